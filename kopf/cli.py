@@ -829,18 +829,11 @@ def release(
     if not clusterwide and not namespaces:
         raise click.UsageError("Add --namespace or --all-namespaces.")
     from kopf._kits.lifecycle import releasing  # only for this command
-
-    async def act() -> None:
-        is_done = await releasing.release(
-            kinds, releasing.Options(
-                prefixes=prefixes if annotations else (), peering=peering_name, lease=leader_elect,
-                **options),
-            say=click.echo, clusterwide=clusterwide, namespaces=namespaces,
-            registry=__controls.registry, settings=__controls.settings, vault=__controls.vault)
-        if not is_done:
-            raise click.exceptions.Exit(1)
-
-    _run_command(__controls, act())
+    wanted = releasing.Options(
+        prefixes=prefixes if annotations else (), peering=peering_name, lease=leader_elect,
+        **options)
+    _sweep(__controls, 'released', lambda sweep: releasing.release(
+        sweep, kinds, wanted, clusterwide=clusterwide, namespaces=namespaces))
 
 
 @main.command(
@@ -856,14 +849,23 @@ def migrate(__controls: CLIControls, kind: str) -> None:
     For example: kopf migrate kopfexamples
     """
     from kopf._kits.lifecycle import migrating  # only for this command
+    _sweep(__controls, 'migrated', lambda sweep: migrating.migrate(sweep, kind))
+
+
+def _sweep(
+        controls: CLIControls, what: str, fn: Callable[[Any], Coroutine[None, None, bool]],
+) -> None:
+    """Run a command that goes over all objects of the cluster; exit with 1 if something is left."""
+    from kopf._kits.lifecycle import sweeping
 
     async def act() -> None:
-        if not await migrating.migrate(
-                kind, say=click.echo, registry=__controls.registry, settings=__controls.settings,
-                vault=__controls.vault):
-            raise click.exceptions.Exit(1)
+        async with sweeping.begin(
+                what, say=click.echo, registry=controls.registry, settings=controls.settings,
+                vault=controls.vault) as sweep:
+            if not await fn(sweep):
+                raise click.exceptions.Exit(1)
 
-    _run_command(__controls, act())
+    _run_command(controls, act())
 
 
 def _change_peering(

@@ -4,8 +4,8 @@ Kubernetes objects: raw bodies from the API server, and their wrappers for handl
 Raw bodies are plain dicts, as parsed from JSON. They are shared, not copied, so they must not be
 changed. Wrappers are read-only views with attributes for well-known fields.
 """
-from collections.abc import Callable, ItemsView, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, cast
 
 from kopf._cogs.structs import dicts
 
@@ -59,6 +59,43 @@ class BodyEssence(TypedDict, total=False):
     metadata: MetaEssence
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
+
+
+class Converter(Protocol):
+    """
+    Converts objects of one kind between its versions, as authors declare it. It is read only.
+    """
+    name: str
+    """The name of the definition, e.g. ``databases.example.com``."""
+    group: str
+
+    @property
+    def versions(self) -> Collection[str]:
+        """The versions that can be converted."""
+
+    def convert(self, obj: Mapping[str, Any], version: str) -> dict[str, Any]:
+        """
+        Convert an object to another version.
+
+        :raises ValueError: if it cannot be converted; the message is for users of the API.
+        """
+
+    def complete(self, obj: Mapping[str, Any]) -> dict[str, Any]:
+        """Set the defaults of its version, as the API server does at the next write."""
+
+    def convert_essence(
+            self, old: BodyEssence, version: str, *, current: BodyEssence, to: str,
+    ) -> BodyEssence:
+        """
+        Convert an essence of another version, for a comparison with the ``current`` one.
+
+        What the other version cannot express counts as not changed.
+
+        :raises ValueError: if it cannot be converted.
+        """
+
+    def find_fault(self) -> str | None:
+        """Say why not all versions can be converted to all others; None if they can."""
 
 
 class ObjectReference(TypedDict, total=False):

@@ -10,11 +10,11 @@ a handler that has finished in the cycle.
 """
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import compaction, configuration
-from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
+from kopf._cogs.structs import bodies, dicts, diffs, ids
 from kopf._core.actions import (
     cycles,
     essences,
@@ -24,9 +24,6 @@ from kopf._core.actions import (
     versions,
 )
 from kopf._core.intents import causes, filters, handlers
-
-if TYPE_CHECKING:
-    from kopf._core.intents import conversions
 
 
 class View(NamedTuple):
@@ -48,7 +45,7 @@ def look(
         *,
         settings: configuration.OperatorSettings,
         extra_fields: Iterable[dicts.FieldPath],
-        converter: 'conversions.Converter | None' = None,
+        converter: bodies.Converter | None = None,
 ) -> View:
     """
     Reduce an object to what change detection needs.
@@ -58,15 +55,12 @@ def look(
     body = bodies.Body(raw)
     essence = build_essence(
         body, settings=settings, extra_fields=extra_fields, converter=converter)
-    old, is_outdated = _fetch_old(body, settings, current=essence), False
-    if converter is not None and old is not None:
-        old, is_outdated = versions.update(
-            old, body=body, current=essence, converter=converter)
+    old, is_outdated = _fetch_old(body, settings, current=essence, converter=converter)
     return View(
         raw=raw,
         body=body,
         essence=essence,
-        old=None if old is None else versions.unmark(old),
+        old=old,
         deleting=finalizers.is_deleting(raw),
         blocked=finalizers.is_present(raw, settings.persistence.finalizer),
         is_outdated=is_outdated,
@@ -81,40 +75,31 @@ def fetch_old(
 
     :raises ValueError: if it is not readable.
     """
-    old = _fetch_old(body, settings, current=None)
-    return None if old is None else versions.unmark(old)
-
-
-def store_old(
-        essence: bodies.BodyEssence,
-        *,
-        body: bodies.Body,
-        patch: patches.Patch,
-        settings: configuration.OperatorSettings,
-        converter: 'conversions.Converter | None',
-) -> None:
-    """Put an essence into the patch, to be the last-handled state."""
-    settings.persistence.diffbase_storage.store(
-        body=body, patch=patch, essence=versions.mark(essence, body=body, converter=converter))
+    return _fetch_old(body, settings)[0]
 
 
 def _fetch_old(
         body: bodies.Body,
         settings: configuration.OperatorSettings,
         *,
-        current: bodies.BodyEssence | None,
-) -> bodies.BodyEssence | None:
+        current: bodies.BodyEssence | None = None,
+        converter: bodies.Converter | None = None,
+) -> tuple[bodies.BodyEssence | None, bool]:
     """
-    Read the last-handled state with its version.
+    Read the last-handled state, and whether it is stored in another version of the kind.
 
-    If only digests of some values are stored, the values that have not changed since are taken from
-    the ``current`` essence.
+    It is converted to the version of the object if there is a converter. If only digests of some
+    values are stored, the values that have not changed since are taken from the ``current``
+    essence.
     """
     persistence = settings.persistence
     old = persistence.diffbase_storage.fetch(body=body)
     if isinstance(old, compaction.Reduced):
         old = cast(bodies.BodyEssence, compaction.complete(old, current))
-    return None if old is None else essences.strip(persistence.progress_storage.clear(essence=old))
+    if old is None:
+        return None, False
+    old = essences.strip(persistence.progress_storage.clear(essence=old))
+    return versions.update(old, body=body, current=current, converter=converter)
 
 
 def build_essence(
@@ -122,7 +107,7 @@ def build_essence(
         *,
         settings: configuration.OperatorSettings,
         extra_fields: Iterable[dicts.FieldPath],
-        converter: 'conversions.Converter | None' = None,
+        converter: bodies.Converter | None = None,
 ) -> bodies.BodyEssence:
     """
     Reduce an object to what is compared.

@@ -6,20 +6,16 @@ and is converted when the operator has begun to watch another one: otherwise, al
 updated. All functions are pure.
 """
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from kopf._cogs.structs import bodies
-
-if TYPE_CHECKING:
-    from kopf._core.intents import conversions
+from kopf._cogs.structs import bodies, dicts
 
 KEY = 'kopf.dev/version'
 """The key of the version in the stored state. No field of an object has such a name."""
 
 
 def mark(
-        essence: bodies.BodyEssence, *, body: bodies.Body,
-        converter: 'conversions.Converter | None',
+        essence: bodies.BodyEssence, *, body: bodies.Body, converter: bodies.Converter | None,
 ) -> bodies.BodyEssence:
     """Add the version of the object to an essence that will be stored."""
     if converter is None:
@@ -27,16 +23,9 @@ def mark(
     return cast(bodies.BodyEssence, {**essence, KEY: _get_version(body)})
 
 
-def unmark(old: bodies.BodyEssence) -> bodies.BodyEssence:
-    """Remove the version from a stored essence."""
-    if KEY not in old:
-        return old
-    return cast(bodies.BodyEssence, {key: val for key, val in old.items() if key != KEY})
-
-
 def update(
-        old: bodies.BodyEssence, *, body: bodies.Body, current: bodies.BodyEssence,
-        converter: 'conversions.Converter',
+        stored: bodies.BodyEssence, *, body: bodies.Body, current: bodies.BodyEssence | None,
+        converter: bodies.Converter | None,
 ) -> tuple[bodies.BodyEssence, bool]:
     """
     Convert a stored essence to the version of the object; return also whether that was needed.
@@ -45,13 +34,15 @@ def update(
     version by which it was written, according to the ``managedFields``. What cannot be converted is
     compared as it is, so that no change is lost.
     """
-    version = _get_version(body)
-    stored = cast(Mapping[str, Any], old).get(KEY) or _find_writer(body) or version
-    old = unmark(old)
-    if stored == version:
+    old = dicts.without(stored, (KEY,))
+    if converter is None or current is None:
+        return old, False
+    wanted = _get_version(body)
+    version = cast(Any, stored).get(KEY) or _find_writer(body) or wanted
+    if version == wanted:
         return old, False
     try:
-        return converter.convert_essence(old, stored, current=current, to=version), True
+        return converter.convert_essence(old, version, current=current, to=wanted), True
     except ValueError:
         return old, True
 

@@ -7,13 +7,10 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from kopf._cogs.structs import dicts, ids, references
+from kopf._cogs.structs import bodies, dicts, ids, references
 from kopf._core.intents import causes, filters, handlers
-
-if TYPE_CHECKING:
-    from kopf._core.intents import conversions  # only operators that declare some need it
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
 ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
@@ -67,7 +64,7 @@ class OperatorRegistry:
         self._changing = ChangingRegistry()
         self._reconciling = GenericRegistry[handlers.ReconcilingHandler]()
         self._webhooks = GenericRegistry[handlers.WebhookHandler]()
-        self._converters: dict[str, conversions.Converter] = {}
+        self._converters: dict[str, bodies.Converter] = {}
         """By the names of the definitions."""
 
     def append(self, handler: handlers.Handler) -> None:
@@ -118,15 +115,9 @@ class OperatorRegistry:
         :raises LookupError: if there is any of `find_missing_indices`, or if a conversion between
             versions is absent.
         """
-        for complaint in self.find_missing_indices():
+        faults = (converter.find_fault() for converter in self._converters.values())
+        for complaint in [*self.find_missing_indices(), *filter(None, faults)]:
             raise LookupError(complaint)
-        for converter in self._converters.values():
-            if (fault := converter.find_fault()) is not None:
-                raise LookupError(fault)
-
-    def find_converter(self, resource: references.Resource) -> 'conversions.Converter | None':
-        """Find what converts the objects of this resource between its versions."""
-        return self._converters.get(f'{resource.plural}.{resource.group}')
 
     def find_missing_indices(self) -> Iterator[str]:
         """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""
@@ -192,7 +183,7 @@ class ResourceHandlers:
     changing: tuple[handlers.ChangingHandler, ...] = ()
     reconciling: tuple[handlers.ReconcilingHandler, ...] = ()
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
-    converter: 'conversions.Converter | None' = None
+    converter: bodies.Converter | None = None
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
     """
@@ -358,7 +349,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
                 handler for handler in fitting(registry._reconciling, resource)
                 if versions[handler.id, resource.group, resource.plural] == resource),
             webhooks=fitting(registry._webhooks, resource),
-            converter=registry.find_converter(resource),
+            converter=registry._converters.get(f'{resource.plural}.{resource.group}'),
             extra_fields=tuple(dict.fromkeys(
                 handler.field for handler in changing if handler.field)),
         )

@@ -28,6 +28,7 @@ from kopf._core.actions import (
     progression,
     recording,
     subhandling,
+    versions,
 )
 from kopf._core.intents import causes, filters, handlererrors, handlers
 from kopf._core.path import objects, saving, switches
@@ -343,9 +344,10 @@ class Handling:
         patch = patches.Patch()
         if step.handled is not None:
             self._announce()
-            decisions.store_old(
-                step.handled, body=self.view.body, patch=patch, settings=self.env.settings,
-                converter=self.handlers.converter)
+            body = self.view.body
+            self.env.settings.persistence.diffbase_storage.store(
+                body=body, patch=patch, essence=versions.mark(
+                    step.handled, body=body, converter=self.handlers.converter))
         return await self.saver.switch_finalizer(
             patch, is_added=isinstance(step, decisions.AddFinalizer))
 

@@ -24,6 +24,7 @@ from kopf._core.actions import (
     finalizers,
     lifecycles,
     recording,
+    versions,
 )
 from kopf._core.engines.reconciling import applications
 from kopf._core.intents import causes
@@ -204,9 +205,9 @@ class Saver:
                 self.item.get_cycle(), handler_ids, body=body, settings=self.settings,
                 conclusion=conclusion)
             if conclusion.base != old:
-                decisions.store_old(
-                    conclusion.base, body=body, patch=own, settings=self.settings,
-                    converter=self.item.handlers.converter)
+                self.settings.persistence.diffbase_storage.store(
+                    body=body, patch=own, essence=versions.mark(
+                        conclusion.base, body=body, converter=self.item.handlers.converter))
             return own
 
         return await self._send(make_own, closing=True)

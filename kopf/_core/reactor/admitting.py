@@ -66,15 +66,12 @@ class Admission:
             directory=self._directory, context=env, find=self._find, get_memo=self._get_memo)
         self._changed = asyncio.Event()
         """Set when the configurations can have changed."""
-        self._client_config: reviews.WebhookClientConfig | None = None
         self._server: asyncio.Task[None] | None = None
         self._managing: asyncio.Task[None] | None = None
         self._manager: configurations.Manager | None = None
         self._site = sites.Site(
             client=env.client.without_limits(), settings=env.settings, clock=env.clock,
             wake=self._changed.set)
-        self._writing: reviews.WebhookClientConfig | None = None
-        """The client configuration that is being written."""
 
     def start(self) -> None:
         """
@@ -100,12 +97,9 @@ class Admission:
                 self._serve(self._settings.server, fn), name="webhook server")
         if self._settings.managed is not None:
             self._manager = configurations.Manager(
-                client=self._env.client, settings=self._env.settings, name=self._settings.managed)
+                client=self._env.client, site=self._site, name=self._settings.managed)
             self._managing = asyncio.create_task(
-                self._manager.run(
-                    self._changed, self._describe_if_due, self._note_written,
-                    lambda: self._site.refresh),
-                name="webhook manager")
+                self._manager.run(self._changed, self._describe), name="webhook manager")
         self._insights.subscribe(self._changed)
 
     async def serve(self) -> None:
@@ -164,12 +158,12 @@ class Admission:
                 if hasattr(type(server), '__aenter__'):
                     server = await stack.enter_async_context(server)
                 if isinstance(server, sites.SitedServer):
-                    server.enter_site(self._site)
+                    server.site = self._site
                 iterator: AsyncIterator[reviews.WebhookClientConfig] = server(fn)
                 if hasattr(iterator, 'aclose'):
                     stack.push_async_callback(iterator.aclose)
                 async for client_config in iterator:
-                    self._client_config = client_config
+                    self._site.config = client_config
                     self._changed.set()
         except Exception as e:
             raise activities.ActivityError(
@@ -177,24 +171,13 @@ class Admission:
         raise activities.ActivityError(
             "The webhook server has ended, and so does the operator.", {})
 
-    def _describe_if_due(self) -> configurations.Records | None:
-        if self._manager is None or not (self._site.is_writer or self._site.is_helping):
-            return None
-        self._manager.set_helping(not self._site.is_writer)
-        self._writing = self._client_config
-        return self._describe()
-
-    def _note_written(self) -> None:
-        if self._writing is not None:
-            self._site.note(self._writing)
-
     def _describe(self, *, persistent: bool = False) -> configurations.Records | None:
         """
         Make both configurations as they should be now; both are empty without admission handlers.
 
         Returns None as long as the address of the server or the resources are not known.
         """
-        managed, config = self._settings.managed, self._client_config
+        managed, config = self._settings.managed, self._site.config
         if not self._directory.webhooks and not self._registry._converters:
             return dict.fromkeys(configurations.CONFIGURATIONS, ())
         if managed is None or config is None or self._insights.resources is None:

@@ -3,15 +3,13 @@ Converting: the objects of one kind from any of its versions to any other.
 
 The versions are a tree: each conversion joins two neighbours, so there is one way between any two.
 """
-import collections
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from kopf._cogs.configs import capacity
-from kopf._cogs.structs import bodies
-from kopf._core.intents import conversions
+from kopf._cogs.structs import bodies, dicts
 from kopf._kits.conversion import lossless, moves
 from kopf._kits.conversion.moves import ConversionError, Object
 from kopf._kits.sandbox import schemas
@@ -34,7 +32,7 @@ class Step(NamedTuple):
     lossless: bool
 
 
-class Converter(conversions.Converter):
+class Converter(bodies.Converter):
     """
     Converts the objects of one kind.
 
@@ -47,7 +45,7 @@ class Converter(conversions.Converter):
     ) -> None:
         super().__init__()
         self.name = name
-        self.plural, _, self.group = name.partition('.')
+        self.group = name.partition('.')[2]
         self._load = load_schemas
         self._steps: dict[str, dict[str, Step]] = {}
 
@@ -68,42 +66,35 @@ class Converter(conversions.Converter):
 
     def find_fault(self) -> str | None:
         """Say why not all versions can be converted to all others; None if they can."""
-        edges = {frozenset({old, new}) for old, steps in self._steps.items() for new in steps}
-        for edge in edges:
-            old, new = sorted(edge)
-            for one, two in [(old, new), (new, old)]:
-                if two not in self._steps.get(one, ()):
-                    return (f"{self.name} has no conversion of {one} to {two}, only back. Declare "
-                            f"both: @kopf.on.convert('{self.name}', '{one}', '{two}')")
-        first = min(self.versions)
-        apart = sorted(version for version in self.versions if not self._has_way(first, version))
-        if apart:
+        edges = {(old, new) for old, steps in self._steps.items() for new in steps}
+        for old, new in sorted(edges):
+            if (new, old) not in edges:
+                return (f"{self.name} has no conversion of {new} to {old}, only back. Declare "
+                        f"both: @kopf.on.convert('{self.name}', '{new}', '{old}')")
+        first, *others = sorted(self.versions)
+        if apart := [version for version in others if version not in self._find_ways(first)]:
             return f"{self.name} has no conversion between {first} and {', '.join(apart)}."
-        if len(edges) >= len(self.versions):
+        if len(edges) > 2 * len(others):
             return (f"{self.name} has several ways between the same versions. Let each version "
                     f"name only one neighbour.")
         return None
 
-    def _has_way(self, source: str, target: str) -> bool:
-        try:
-            self._find_way(source, target)
-        except ConversionError:
-            return False
-        return True
-
-    def _find_way(self, source: str, target: str) -> list[tuple[str, Step]]:
-        """:raises ConversionError: if there is none."""
+    def _find_ways(self, source: str) -> dict[str, list[tuple[str, Step]]]:
+        """Find the ways to all versions that can be reached, from neighbour to neighbour."""
         ways: dict[str, list[tuple[str, Step]]] = {source: []}
-        queue = collections.deque([source])
-        while queue:
-            version = queue.popleft()
-            if version == target:
-                return ways[version]
+        for version in (found := [source]):
             for neighbour, step in self._steps.get(version, {}).items():
                 if neighbour not in ways:
                     ways[neighbour] = [*ways[version], (neighbour, step)]
-                    queue.append(neighbour)
-        raise ConversionError(f"there is no conversion of {source} to {target}")
+                    found.append(neighbour)
+        return ways
+
+    def _find_way(self, source: str, target: str) -> list[tuple[str, Step]]:
+        """:raises ConversionError: if there is none."""
+        try:
+            return self._find_ways(source)[target]
+        except KeyError:
+            raise ConversionError(f"there is no conversion of {source} to {target}") from None
 
     # Converting.
 
@@ -152,13 +143,11 @@ class Converter(conversions.Converter):
 
     def _go(self, obj: Mapping[str, Any], way: Iterable[tuple[str, Step]]) -> Object:
         """Convert step by step; of the metadata, only labels and annotations can change."""
+        meta = obj.get('metadata')
         # Server-side apply leaves nulls of the fields of which nothing is left, e.g. of the spec.
         content = copy.deepcopy({
-            key: value for key, value in obj.items() if key != 'metadata' and value is not None})
-        meta = obj.get('metadata')
-        if meta is not None:
-            content['metadata'] = {key: copy.deepcopy(value) for key, value in meta.items()
-                                   if key != 'managedFields'}
+            key: value for key, value in dicts.without(obj, ('metadata', 'managedFields')).items()
+            if value is not None})
         for version, step in way:
             content = self._step(content, step)
             content['apiVersion'] = f'{self.group}/{version}'
@@ -170,15 +159,10 @@ class Converter(conversions.Converter):
         if step.up:
             moves.apply(step.moves, content, up=True)
         if step.function is not None:
-            try:
-                returned = step.function(content)
-            except moves.Lossy:
-                raise
-            except Exception as e:  # it is the author's code
-                name = getattr(step.function, '__qualname__', step.function)
-                raise ConversionError(f"{name} has failed: {e!r}") from e
+            name = getattr(step.function, '__qualname__', step.function)
+            returned = moves.call(step.function, content, f"{name} has failed")
             if returned is not None:
-                content = {**{key: content[key] for key in _OWN if key in content}, **returned}
+                content = {**_get_identity(content), **returned}
         if not step.up:
             moves.apply(step.moves, content, up=False)
         return content
@@ -217,8 +201,7 @@ class Converter(conversions.Converter):
                 leaves = lossless.load(kept)
             except ValueError as e:
                 raise ConversionError(f"the annotation {ANNOTATION + version}: {e}") from e
-            made = {**{key: made[key] for key in _OWN if key in made},
-                    **lossless.restore(_get_content(made), leaves)}
+            made = {**_get_identity(made), **lossless.restore(_get_content(made), leaves)}
         annotations.pop(ANNOTATION + source, None)
         leaves = self._find_lost(obj, made, self._find_way(version, source))
         if leaves:
@@ -240,6 +223,10 @@ class Converter(conversions.Converter):
         return lossless.find(
             _get_content(self._prune(obj)), _get_content(returned),
             self._find_schema(obj))
+
+
+def _get_identity(obj: Mapping[str, Any]) -> Object:
+    return {key: value for key, value in obj.items() if key in _OWN}
 
 
 def _get_content(obj: Mapping[str, Any]) -> Object:

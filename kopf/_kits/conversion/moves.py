@@ -67,13 +67,19 @@ def apply(moves: Iterable[Move], obj: Object, *, up: bool) -> None:
         if found:
             taken.append((source, target, move.up if up else move.down, found[0]))
     for source, target, fn, value in taken:
-        try:
-            moved = value if fn is None or value is None else fn(value)
-        except Lossy:
-            raise
-        except Exception as e:  # it is the author's code
-            raise ConversionError(f"{source[1:]} cannot be converted: {e!r}") from e
-        _put(obj, _parse(target), moved)
+        if fn is not None and value is not None:
+            value = call(fn, value, f"{source[1:]} cannot be converted")
+        _put(obj, _parse(target), value)
+
+
+def call(fn: Callable[[Any], Any], value: Any, failure: str) -> Any:
+    """Call a function of the author; its errors are failures of the conversion."""
+    try:
+        return fn(value)
+    except Lossy:
+        raise
+    except Exception as e:
+        raise ConversionError(f"{failure}: {e!r}") from e
 
 
 def _take(obj: Object, path: dicts.FieldPath) -> list[Any]:

@@ -9,24 +9,20 @@ import dataclasses
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any, Self
 
-from kopf._cogs.aiokits import clocks, tasks
-from kopf._cogs.clients import api, errors, listing, scanning, vaults
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.clients import errors
 from kopf._cogs.cluster import discovery
-from kopf._cogs.configs import configuration, conventions
+from kopf._cogs.configs import conventions
 from kopf._cogs.structs import leases, references
 from kopf._core.actions import finalizers
 from kopf._core.engines.peering import judging, records
 from kopf._core.engines.reconciling import hub
 from kopf._core.engines.sharding import rosters
-from kopf._core.intents import registries
 from kopf._kits import commanding
 from kopf._kits.lifecycle import sweeping
 
 PAUSES = (0, 0.1, 0.2, 0.5, 1, 2)
 """The pauses (seconds) before each attempt to write an object that others write, too."""
-
-_Key = tuple[Any, Any]
-"""The namespace and the name of a Lease."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,87 +69,72 @@ class Held:
         return None if not changes else cls(
             meta, changes, finalizers.is_deleting(raw), hub.FINALIZER in found)
 
-    def __str__(self) -> str:
-        return '/'.join(filter(None, (self.meta['namespace'], self.meta['name'])))
-
 
 async def release(
+        sweep: sweeping.Sweep,
         kinds: Collection[str],
         options: Options,
         *,
-        say: sweeping.Say,
         clusterwide: bool,
         namespaces: Collection[references.NamespacePattern],
-        registry: registries.OperatorRegistry | None = None,
-        settings: configuration.OperatorSettings | None = None,
-        vault: vaults.Vault | None = None,
 ) -> bool:
     """
     Release all objects of the kinds, in the namespaces or in the whole cluster.
 
-    Whether nothing is left is returned; true for a dry run. ``say`` gets what is done, and what is
+    Whether nothing is left is returned; true for a dry run. It is said what is done, and what is
     left and why.
 
     :raises CommandError: if there are no such kinds or namespaces; if the operator runs, or objects
-        are being deleted, and the options do not allow that; if the API server refuses to list.
-    :raises LoginError: if there are no credentials.
+        are being deleted, and the options do not allow that.
+    :raises errors.APIError: if the API server refuses to list.
     """
-    settings = sweeping.adjust(settings)
-    try:
-        async with commanding.connect(
-                registry=registry, settings=settings, vault=vault) as (client, _):
-            served = (await scanning.scan(client)).resources
-            resources = [commanding.find_resource(kind, served) for kind in kinds]
-            if wrong := [each for each in resources if not clusterwide and not each.namespaced]:
-                raise commanding.CommandError(
-                    f"{wrong[0]} is cluster-scoped. Use --all-namespaces instead of --namespace.")
-            places = await commanding.find_namespaces(
-                client, settings=settings, clusterwide=clusterwide, patterns=namespaces)
-            releasing = _Releasing(client, settings, options, places, say)
-            if not options.force:
-                await releasing.verify_stopped(served)
-            return await releasing.run(resources)
-    except errors.APIError as e:
+    resources = [commanding.find_resource(kind, sweep.served) for kind in kinds]
+    if wrong := [each for each in resources if not clusterwide and not each.namespaced]:
         raise commanding.CommandError(
-            f"The objects cannot be released: {e} Run the command again later.") from e
+            f"{wrong[0]} is cluster-scoped. Use --all-namespaces instead of --namespace.")
+    places = await commanding.find_namespaces(
+        sweep.client, settings=sweep.settings, clusterwide=clusterwide, patterns=namespaces)
+    releasing = _Releasing(sweep, options, places)
+    if not options.force:
+        await releasing.verify_stopped()
+    return await releasing.run(resources)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Releasing:
-    client: api.Client
-    settings: configuration.OperatorSettings
+    sweep: sweeping.Sweep
     options: Options
     places: Sequence[references.Namespace]
-    say: sweeping.Say
 
     async def run(self, resources: Collection[references.Resource]) -> bool:
         found = {resource: await self._find(resource) for resource in resources}
         for resource, held in found.items():
-            self.say(f"{resource}: {len(held)} to release.")
+            self.sweep.say(f"{resource}: {len(held)} to release.")
             if children := sum(item.has_children for item in held.values()):
-                self.say(f"{resource}: {children} with the finalizer {hub.FINALIZER}. Their owned "
-                         f"resources in other namespaces will stay.")
+                self.sweep.say(
+                    f"{resource}: {children} with the finalizer {hub.FINALIZER}. Their owned "
+                    f"resources in other namespaces will stay.")
         if deleting := [item for held in found.values() for item in held.values()
                         if item.is_deleting]:
             self._warn_of_deleting(deleting)
         if self.options.dry_run:
-            self.say("Nothing is written, as it is a dry run.")
+            self.sweep.say("Nothing is written, as it is a dry run.")
             return True
         return all([await self._release(resource, held) for resource, held in found.items()])
 
     def _warn_of_deleting(self, deleting: Sequence[Held]) -> None:
-        names = discovery.enumerate_names(map(str, deleting))
+        names = discovery.enumerate_names(sweeping.get_name(item.meta) for item in deleting)
         text = (f"Being deleted: {len(deleting)} ({names}). "
                 f"When they are released, they vanish, and no deletion handlers are called.")
         if self.options.deleting:
-            self.say(text)
+            self.sweep.say(text)
         else:
             self._refuse(f"{text} Let the operator finish them, or add --deleting.")
 
     def _refuse(self, reason: str) -> None:
         if not self.options.dry_run:
             raise commanding.CommandError(reason)
-        self.say(f"It would be refused: {reason}")
+        self.sweep.say(f"It would be refused: {reason}")
 
     async def _find(
             self, resource: references.Resource, item: Held | None = None,
@@ -161,32 +142,20 @@ class _Releasing:
         """Find the objects on which the operator keeps something, by their uids; or only one."""
         places = self.places if item is None else [item.meta['namespace']]
         fields = '' if item is None else f"metadata.name={item.meta['name']}"
-        found: dict[str, Held] = {}
-        async for page, _ in sweeping.list_pages(
-                self.client, resource=resource, namespaces=places,
-                settings=listing.select_only(self.settings, fields=fields)):
-            found.update((each.meta['uid'], each) for raw in page
-                         if (each := Held.parse(raw, self.options)) is not None)
-        return found
+        return {
+            held.meta['uid']: held
+            async for raw in self.sweep.list(resource, places, fields=fields)
+            if (held := Held.parse(raw, self.options)) is not None}
 
     async def _release(self, resource: references.Resource, held: Mapping[str, Held]) -> bool:
-        progress, reasons = sweeping.Progress(str(resource), len(held)), dict[str, str]()
-
-        async def attempt(uid: str) -> None:
-            reason = await self._release_one(resource, held[uid])
-            if reason is not None:
-                reasons[uid] = reason
-            progress.advance()
-
-        try:
-            await tasks.for_each(attempt, held, limit=sweeping.CONCURRENCY)
-        finally:
-            progress.end()
+        reasons = await sweeping.for_each(
+            [item.meta for item in held.values()],
+            lambda meta: self._release_one(resource, held[meta['uid']]), title=str(resource))
         left = await self._find(resource)
-        self.say(f"{resource}: {len(held.keys() - left.keys())} released, {len(left)} left.")
+        self.sweep.say(f"{resource}: {len(held.keys() - left.keys())} released, {len(left)} left.")
         for uid, item in left.items():
             reason = reasons.get(uid, "It was written again by an operator. Stop the operator.")
-            self.say(f"{resource.singular or resource.plural} {item}: {reason}")
+            self.sweep.say(f"{sweeping.describe(resource, item.meta)}: {reason}")
         return not left
 
     async def _release_one(self, resource: references.Resource, item: Held) -> str | None:
@@ -199,25 +168,20 @@ class _Releasing:
             if known.is_deleting and not self.options.deleting:
                 return "It is being deleted now. Let the operator finish it, or add --deleting."
             try:
-                await sweeping.write(
-                    self.client, resource=resource, meta=known.meta, changes=known.changes)
+                await self.sweep.write(resource, known.meta, known.changes)
                 return None
             except errors.APIConflictError:
                 known = (await self._find(resource, item)).get(item.meta['uid'])
-            except errors.APIConnectionError:
-                raise
-            except errors.APIError as e:
-                return str(e)
         return "Others change it all the time. Run the command again."
 
-    async def verify_stopped(self, served: Collection[references.Resource]) -> None:
+    async def verify_stopped(self) -> None:
         """
         Verify that the operator does not run.
 
         :raises CommandError: if it does, or if this cannot be seen; but for a dry run.
         """
         try:
-            peers = [peer async for peer in self._iter_peers(served)]
+            peers = [peer async for peer in self._iter_peers()]
             holder = await self._find_holder()
         except errors.APIForbiddenError as e:
             self._refuse(f"It cannot be seen whether the operator runs: {e} If you have stopped "
@@ -228,41 +192,38 @@ class _Releasing:
                          f"kubectl scale deployment NAME --replicas=0. If it is another operator, "
                          f"use --peering or --leader-elect to name your own; otherwise, --force.")
 
-    async def _iter_peers(
-            self, served: Collection[references.Resource],
-    ) -> AsyncIterator[str]:
+    async def _iter_peers(self) -> AsyncIterator[str]:
         now, name = clocks.Clock().now(), self.options.peering
-        for resource in served:
-            if not any(records.is_peering(resource, clusterwide=each) for each in (True, False)):
+        for resource in self.sweep.served:
+            if not records.is_peering(resource, clusterwide=not resource.namespaced):
                 continue
-            for place in self.places if resource.namespaced else [None]:
-                async for page in listing.list_objects(
-                        self.client, resource=resource, namespace=place, settings=self.settings,
-                        field_selector=f'metadata.name={name}'):
-                    for raw in page.items:
-                        peers = records.parse_peers(raw.get('status'))
-                        roster = judging.observe({}, peers, now=now, live=False)
-                        for identity, sighting in roster.items():
-                            if sighting.until > now.mono:
-                                yield f"{identity} is in the {resource.kind} {name!r}."
+            async for raw in self.sweep.list(
+                    resource, self.places if resource.namespaced else [None],
+                    fields=f'metadata.name={name}', metadata_only=False):
+                peers = records.parse_peers(raw.get('status'))
+                roster = judging.observe({}, peers, now=now, live=False)
+                for identity, sighting in roster.items():
+                    if sighting.until > now.mono:
+                        yield f"{identity} is in the {resource.kind} {name!r}."
 
     async def _find_holder(self) -> str | None:
         """
         Find who holds the Lease: whoever renews it. The times in it are those of another clock.
         """
-        known: dict[_Key, leases.Sighting] = {}
+        known: dict[str, leases.Sighting] = {}
         clock = clocks.Clock()
         while True:
             now, is_waiting = clock.now().mono, False
-            for key, raw in [item async for item in self._iter_leases()]:
-                former, seen = known.get(key), leases.see(known.get(key), raw, now=now)
-                known[key] = seen
+            async for raw in self._iter_leases():
+                name = sweeping.get_name(raw['metadata'])
+                former, seen = known.get(name), leases.see(known.get(name), raw, now=now)
+                known[name] = seen
                 if not seen.holder or seen.until <= now:
                     continue
-                what = f"the Lease {'/'.join(key)} is held by {seen.holder!r}"
+                what = f"the Lease {name} is held by {seen.holder!r}"
                 if former is None:
-                    self.say(f"Waiting, as {what}. It expires in {seen.until - now:.0f} seconds, "
-                             f"unless it is renewed.")
+                    self.sweep.say(f"Waiting, as {what}. It expires in {seen.until - now:.0f} "
+                                   f"seconds, unless it is renewed.")
                 elif former.since < seen.since:
                     return f"{what}."
                 is_waiting = True
@@ -270,17 +231,14 @@ class _Releasing:
                 return None
             await asyncio.sleep(1)
 
-    async def _iter_leases(self) -> AsyncIterator[tuple[_Key, Mapping[str, Any]]]:
+    async def _iter_leases(self) -> AsyncIterator[Any]:
+        """List the Lease of an election, or the Leases of the members of a sharding."""
         name = self.options.lease
-        if name is None:
-            return
-        members = listing.select_only(self.settings, f'{rosters.ROLE}=member')
-        named = listing.select_only(
-            self.settings, f'!{rosters.ROLE}', fields=f'metadata.name={name}')
-        for selecting in (named, members):
-            async for page in listing.list_objects(
-                    self.client, resource=leases.RESOURCE, namespace=None, settings=selecting):
-                for raw in page.items:
-                    labels: Any = raw['metadata'].get('labels') or {}
-                    if labels.get(rosters.LABEL, name) == name:
-                        yield (raw['metadata']['namespace'], raw['metadata']['name']), raw
+        for labels, fields in [
+                (f'!{rosters.ROLE}', f'metadata.name={name}'), (f'{rosters.ROLE}=member', '')]:
+            if name is not None:
+                async for raw in self.sweep.list(
+                        leases.RESOURCE, [None], labels=labels, fields=fields,
+                        metadata_only=False):
+                    if (raw['metadata'].get('labels') or {}).get(rosters.LABEL, name) == name:
+                        yield raw

@@ -11,11 +11,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from kopf._kits.sandbox import encoding, objects, patching, scaling, schemas
+from kopf._kits.sandbox import conversions, encoding, objects, patching, scaling, schemas
 from kopf._kits.sandbox.accessreviews import user_info
-from kopf._kits.sandbox.calling import Caller
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.schemas import expressions
@@ -36,10 +34,8 @@ _OPTIONS = {'CREATE': 'CreateOptions', 'UPDATE': 'UpdateOptions', 'DELETE': 'Del
 class Admission:
     """Asks the webhooks; raises the errors of the API where they refuse or fail."""
 
-    def __init__(self, cluster: Cluster, caller: Caller, conversions: Conversions) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._caller = caller
-        self._conversions = conversions
         self._webhooks = Webhooks(cluster)
 
     def concerns(self, request: Request, operation: str) -> bool:
@@ -111,7 +107,7 @@ class Admission:
             raise InternalError(e.message) from None
         if made == shown:
             return obj
-        await self._conversions.prepare(request.kind, made)
+        await conversions.prepare(self._cluster, request.kind, made)
         return objects.converted(request.kind, made)
 
     async def _ask(
@@ -125,8 +121,8 @@ class Admission:
         if not webhook.selects(self._cluster, request, (obj, old)):
             return {}
         if operation != 'CONNECT':
-            await self._conversions.prepare(kind, obj)
-            await self._conversions.prepare(kind, old)
+            await conversions.prepare(self._cluster, kind, obj)
+            await conversions.prepare(self._cluster, kind, old)
         review = self._review(kind, request, operation, obj, old)
         if not _fulfils(webhook, review['request']):
             return {}
@@ -191,9 +187,7 @@ class Admission:
 
     async def _call(self, webhook: Webhook, review: Obj) -> Mapping[str, Any]:
         """Raises `Unreachable` for everything that is no response."""
-        body = await self._caller.post(
-            webhook.url(self._cluster), review, context=webhook.context, timeout=webhook.timeout)
-        return _parsed(body, review)
+        return _parsed(await webhook.call(self._cluster, review), review)
 
 
 def _describe(kind: Kind) -> Obj:

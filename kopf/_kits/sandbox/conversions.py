@@ -4,11 +4,10 @@ Conversions: the objects of one version as those of another, by the webhook of t
 What is read and written is synchronous, so it cannot wait for a webhook. Where a conversion is not
 known, `convert` raises `Pending`; then the webhook is called, and the operation is repeated.
 """
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from kopf._kits.sandbox import encoding, objects
-from kopf._kits.sandbox.calling import Caller
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.objects import Pending
@@ -21,79 +20,74 @@ TIMEOUT = 30
 """How long (seconds) the API waits for the webhooks of conversions."""
 
 
-class Conversions:
-    """Calls the webhooks. What is known is known for one request only, as in the API."""
+async def run(cluster: Cluster, operate: Callable[[], Awaitable[T]]) -> T:
+    """
+    Carry out an operation; repeat it after the conversions that it needs.
 
-    def __init__(self, cluster: Cluster, caller: Caller) -> None:
-        self._cluster = cluster
-        self._caller = caller
+    What is converted is known for this operation only, as in the API.
 
-    async def run(self, operate: Callable[[], Awaitable[T]]) -> T:
-        """
-        Carry out an operation; repeat it after the conversions that it needs.
-
-        :raises InternalError: if a webhook fails.
-        """
-        token = objects.known_var.set({})
-        try:
-            while True:
-                try:
-                    return await operate()
-                except Pending as e:
-                    await self._convert(e)
-        finally:
-            objects.known_var.reset(token)
-
-    async def prepare(self, kind: Kind, obj: Obj | None) -> None:
-        """Convert in advance, so that the operation does not have to be repeated."""
-        while obj is not None:
+    :raises InternalError: if a webhook fails.
+    """
+    token = objects.known_var.set({})
+    try:
+        while True:
             try:
-                objects.converted(kind, obj)
-                return
+                return await operate()
             except Pending as e:
-                await self._convert(e)
+                await _convert(cluster, e)
+    finally:
+        objects.known_var.reset(token)
 
-    async def prepare_write(self, kind: Kind, obj: Obj) -> None:
-        """Convert in advance to what is stored: nothing is awaited between checking and writing."""
-        await self.prepare(self._cluster.stored_kind(kind), obj)
 
-    async def _convert(self, pending: Pending) -> None:
-        kind = pending.kind
-        whose = f"conversion webhook for {pending.objs[0]['apiVersion']}, Kind={kind.kind}"
-        failed = f"{whose} failed: "
-        uid = self._cluster.new_uid()
-        review = {'kind': 'ConversionReview', 'apiVersion': API_VERSION, 'request': {
-            'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': list(pending.objs)}}
-        config: Mapping[str, Any] = kind.conversion or {}
-        webhook = Webhook({'clientConfig': config.get('clientConfig'), 'timeoutSeconds': TIMEOUT})
+async def prepare(cluster: Cluster, kind: Kind, obj: Obj | None) -> None:
+    """Convert in advance, so that the operation does not have to be repeated."""
+    while obj is not None:
         try:
-            url, context = webhook.url(self._cluster), webhook.context
-            body = await self._caller.post(url, review, context=context, timeout=TIMEOUT)
-            answer = encoding.decode(body)
-        except (Unreachable, encoding.DecodingError) as e:
-            raise InternalError(f"{failed}{e}") from None
-        match answer:
-            case {'response': dict(response)}:
-                pass
-            case _:
-                raise InternalError(f"{failed}no proper ConversionReview is in the response")
-        result = response.get('result')
-        result = result if isinstance(result, dict) else {}
-        if response.get('uid') != uid:
-            raise InternalError(f'{failed}expected response.uid="{uid}"')
-        if result.get('status') != 'Success':
-            raise InternalError(f"{failed}{result.get('message') or 'no message'}")
-        made = response.get('convertedObjects')
-        made = made if isinstance(made, list) else []
-        if len(made) != len(pending.objs):
-            raise InternalError(
-                f"{whose} returned {len(made)} objects, expected {len(pending.objs)}")
-        known = objects.known_var.get()
-        assert known is not None
-        for obj, converted in zip(pending.objs, made, strict=True):
-            if why := _find_fault(obj, converted, kind):
-                raise InternalError(f"{whose} returned invalid {why}")
-            known[kind.api_version, objects.identify(obj)] = converted
+            objects.converted(kind, obj)
+            return
+        except Pending as e:
+            await _convert(cluster, e)
+
+
+async def prepare_write(cluster: Cluster, kind: Kind, obj: Obj) -> None:
+    """Convert in advance to what is stored: nothing is awaited between checking and writing."""
+    await prepare(cluster, cluster.stored_kind(kind), obj)
+
+
+async def _convert(cluster: Cluster, pending: Pending) -> None:
+    kind = pending.kind
+    whose = f"conversion webhook for {pending.objs[0]['apiVersion']}, Kind={kind.kind}"
+    failed = f"{whose} failed: "
+    uid = cluster.new_uid()
+    webhook = Webhook({**(kind.conversion or {}), 'timeoutSeconds': TIMEOUT})
+    try:
+        answer = encoding.decode(await webhook.call(cluster, {
+            'kind': 'ConversionReview', 'apiVersion': API_VERSION, 'request': {
+                'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': [*pending.objs]}}))
+    except (Unreachable, encoding.DecodingError) as e:
+        raise InternalError(f"{failed}{e}") from None
+    match answer:
+        case {'response': dict(response)}:
+            pass
+        case _:
+            raise InternalError(f"{failed}no proper ConversionReview is in the response")
+    result = response.get('result')
+    result = result if isinstance(result, dict) else {}
+    if response.get('uid') != uid:
+        raise InternalError(f'{failed}expected response.uid="{uid}"')
+    if result.get('status') != 'Success':
+        raise InternalError(f"{failed}{result.get('message') or 'no message'}")
+    made = response.get('convertedObjects')
+    made = made if isinstance(made, list) else []
+    if len(made) != len(pending.objs):
+        raise InternalError(
+            f"{whose} returned {len(made)} objects, expected {len(pending.objs)}")
+    known = objects.known_var.get()
+    assert known is not None
+    for obj, converted in zip(pending.objs, made, strict=True):
+        if why := _find_fault(obj, converted, kind):
+            raise InternalError(f"{whose} returned invalid {why}")
+        known[kind.api_version, objects.identify(obj)] = converted
 
 
 def _find_fault(obj: Obj, converted: Any, kind: Kind) -> str | None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from kopf._kits.sandbox import encoding, objects, reading
+from kopf._kits.sandbox import conversions, encoding, objects, reading
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from kopf._kits.sandbox.requests import Request
@@ -37,10 +36,8 @@ class Direct:
     def __init__(
             self, cluster: Cluster, writer: Writer,
             dispatch: Callable[[Request], Coroutine[Any, Any, tuple[int, bytes]]],
-            conversions: Conversions,
     ) -> None:
         self._cluster = cluster
-        self._conversions = conversions
         self._writer = writer
         self._dispatch = dispatch
 
@@ -82,7 +79,7 @@ class Direct:
             objects.demand(kind, [entry.raw for entry in found])
             return [self._cluster.load(kind, entry) for entry in found]
 
-        return await self._conversions.run(load)
+        return await conversions.run(self._cluster, load)
 
     async def create(self, obj: Mapping[str, Any]) -> Obj:
         """

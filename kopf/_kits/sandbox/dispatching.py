@@ -1,11 +1,10 @@
 """
 Dispatching of parsed and authorized requests to the modules that answer them.
 """
-from kopf._kits.sandbox import reading
+from kopf._kits.sandbox import conversions, reading
 from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.accessreviews import Reviews
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.requests import Request, Target
 from kopf._kits.sandbox.statuses import MethodNotAllowed, NoPage, NotFound
 from kopf._kits.sandbox.subresources import Subresources
@@ -15,18 +14,15 @@ from kopf._kits.sandbox.writing import Writer
 class Dispatcher:
     """Answers all requests but watches, by a code and a body."""
 
-    def __init__(
-            self, cluster: Cluster, writer: Writer, access: Access, conversions: Conversions,
-    ) -> None:
+    def __init__(self, cluster: Cluster, writer: Writer, access: Access) -> None:
         self._cluster = cluster
-        self._conversions = conversions
         self._writer = writer
         self._access = access
         self._reviews = Reviews(cluster, access)
         self._subresources = Subresources(cluster, writer)
 
     async def dispatch(self, request: Request) -> tuple[int, bytes]:
-        return await self._conversions.run(lambda: self._dispatch(request))
+        return await conversions.run(self._cluster, lambda: self._dispatch(request))
 
     async def _dispatch(self, request: Request) -> tuple[int, bytes]:
         review = self._reviews.answer(request)

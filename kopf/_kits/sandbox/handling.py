@@ -15,7 +15,6 @@ from aiohttp import web
 from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watches
 from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.dispatching import Dispatcher, check_route
 from kopf._kits.sandbox.faults import Action, Faults
 from kopf._kits.sandbox.openapi import Documents
@@ -37,8 +36,8 @@ class Handler:
     """Answers all requests of the server. A failure of one request has no effect on others."""
 
     def __init__(
-            self, cluster: Cluster, dispatcher: Dispatcher, conversions: Conversions,
-            watches: Watches, access: Access, faults: Faults, *, host: str | None = None,
+            self, cluster: Cluster, dispatcher: Dispatcher, watches: Watches, access: Access,
+            faults: Faults, *, host: str | None = None,
     ) -> None:
         """With the ``host``, only requests to that or to addresses of this machine are served."""
         self._host = host
@@ -46,7 +45,6 @@ class Handler:
         self._access = access
         self._documents = Documents(cluster.kinds)
         self._dispatcher = dispatcher
-        self._conversions = conversions
         self._watches = watches
         self._faults = faults
 
@@ -172,7 +170,7 @@ class Handler:
     async def _watch(
             self, http: web.BaseRequest, request: Request, target: Target,
     ) -> web.StreamResponse:
-        watch = Watch(self._cluster, request, self._conversions)
+        watch = Watch(self._cluster, request)
         response = web.StreamResponse(headers={**HEADERS, 'Content-Type': JSON})
         response.enable_chunked_encoding()
         self._watches.add(watch)

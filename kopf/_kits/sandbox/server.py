@@ -13,10 +13,8 @@ from aiohttp import web
 from kopf._kits.sandbox import keeping, tls
 from kopf._kits.sandbox.access import PLAIN, Access
 from kopf._kits.sandbox.admission import Admission
-from kopf._kits.sandbox.calling import Caller
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.collecting import Collector
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.direct import Direct
 from kopf._kits.sandbox.dispatching import Dispatcher
 from kopf._kits.sandbox.establishing import Definitions
@@ -61,13 +59,10 @@ class Sandbox(Direct):
         self._tls = tls
         self._files = tuple(load)
         cluster = Cluster(history=history)
-        self._caller = Caller()
-        self._conversions = Conversions(cluster, self._caller)
-        writer = Writer(
-            cluster, Admission(cluster, self._caller, self._conversions), self._conversions)
+        writer = Writer(cluster, Admission(cluster))
         self._access = Access(cluster, tls=tls)
-        self._dispatcher = Dispatcher(cluster, writer, self._access, self._conversions)
-        super().__init__(cluster, writer, self._dispatcher.dispatch, self._conversions)
+        self._dispatcher = Dispatcher(cluster, writer, self._access)
+        super().__init__(cluster, writer, self._dispatcher.dispatch)
         self._watches = Watches()
         self._definitions = Definitions(cluster, self._watches)
         self._collector = Collector(cluster, writer)
@@ -138,8 +133,8 @@ class Sandbox(Direct):
             self._certificates = tls.make(self._host)
             context = self._certificates.context()
         handler = Handler(
-            self._cluster, self._dispatcher, self._conversions, self._watches, self._access,
-            self.faults, host=None if self._tls else self._host)
+            self._cluster, self._dispatcher, self._watches, self._access, self.faults,
+            host=None if self._tls else self._host)
         server = web.Server(handler, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -167,7 +162,6 @@ class Sandbox(Direct):
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        await self._caller.close()
 
     def add_user(self, name: str, listener: Callable[[Target, bool], None]) -> str:
         """

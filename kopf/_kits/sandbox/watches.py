@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from typing import Any
 
 from kopf._cogs.aiokits import timeouts
-from kopf._kits.sandbox import encoding, objects, reading, tables
+from kopf._kits.sandbox import conversions, encoding, objects, reading, tables
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import APIError, Expired, Obj
@@ -33,10 +32,7 @@ class Watch:
     is a line of the type ``ERROR``.
     """
 
-    def __init__(
-            self, cluster: Cluster, request: Request, conversions: Conversions,
-    ) -> None:
-        self._conversions = conversions
+    def __init__(self, cluster: Cluster, request: Request) -> None:
         reading.check_list_options(request)
         self._cluster = cluster
         self._request = request
@@ -83,7 +79,7 @@ class Watch:
         if self._request.lag is not None:
             self._request.lag.wait(self._woken.set)
         try:
-            for chunk in await self._conversions.run(self._begin):
+            for chunk in await conversions.run(self._cluster, self._beginning):
                 yield chunk
             bookmark = self._next_bookmark(loop.time(), deadline)
             while True:
@@ -132,18 +128,14 @@ class Watch:
         async def encode() -> bytes:
             objects.demand(self.kind, (change.new.raw for change in changes))
             return b''.join(filter(None, map(self._line, changes)))
-        if not changes:
-            return b''
+
         try:
-            return await self._conversions.run(encode)
+            return await conversions.run(self._cluster, encode) if changes else b''
         except APIError as e:
             self.end(e)
             return b''
 
-    async def _begin(self) -> list[bytes]:
-        return self._beginning()
-
-    def _beginning(self) -> list[bytes]:
+    async def _beginning(self) -> list[bytes]:
         """Lines for what was there before the watch began, in chunks."""
         store, resource = self._cluster.store, stored_resource(self.kind)
         if self._since is not None and not self._initial:

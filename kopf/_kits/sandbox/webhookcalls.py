@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopf._kits.sandbox import selecting
+import aiohttp
+
+from kopf._kits.sandbox import encoding, selecting
 from kopf._kits.sandbox.cluster import NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.requests import Request
@@ -18,6 +20,9 @@ from kopf._kits.sandbox.statuses import Obj
 GROUP = 'admissionregistration.k8s.io'
 MUTATING: Resource = (GROUP, 'mutatingwebhookconfigurations')
 VALIDATING: Resource = (GROUP, 'validatingwebhookconfigurations')
+
+
+MAX_ANSWER = 3 * 1024 * 1024
 
 
 class Unreachable(Exception):
@@ -90,6 +95,34 @@ class Webhook:
         why = f'service "{name}" not found' if entry is None else \
             f'no endpoints available for service "{name}"'
         raise Unreachable(f'failed to call webhook: Post "{url}": {why}')
+
+    async def call(self, cluster: Cluster, review: Mapping[str, Any]) -> bytes:
+        """
+        Get the body of the response, by a connection of its own, as certificates can change.
+
+        Raises `Unreachable` for everything that is no response.
+        """
+        url, context = self.url(cluster), self.context
+        failed = f'failed to call webhook: Post "{url}": '
+        try:
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+                session.post(
+                    url, data=encoding.encode(review), ssl=context,
+                    headers={'Content-Type': 'application/json', 'Accept': 'application/json',
+                             'User-Agent': 'kube-apiserver-admission'},
+                    timeout=aiohttp.ClientTimeout(total=self.timeout)) as answer,
+            ):
+                body = await answer.content.read(MAX_ANSWER)
+        except TimeoutError:
+            raise Unreachable(f"{failed}context deadline exceeded") from None
+        except (aiohttp.ClientError, ValueError, OSError) as e:
+            raise Unreachable(f"{failed}{e}") from None
+        if answer.status >= 400:
+            text = body[:1000].decode('utf-8', 'replace')
+            raise Unreachable(f"failed to call webhook: an error on the server ({text!r}) has "
+                              f"prevented the request from succeeding ({answer.status})")
+        return body
 
     @functools.cached_property
     def context(self) -> ssl.SSLContext:

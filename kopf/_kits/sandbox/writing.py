@@ -7,10 +7,17 @@ admission webhooks are called, the whole operation is repeated.
 import copy
 from collections.abc import Callable
 
-from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules, wordings
+from kopf._kits.sandbox import (
+    conversions,
+    encoding,
+    managedfields,
+    objects,
+    reading,
+    rules,
+    wordings,
+)
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
-from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.deleting import (
     delete_entry,
     is_released,
@@ -37,11 +44,8 @@ ATTEMPTS = 5
 class Writer:
     """Carries out the writing verbs; each returns the code and the object or status as JSON."""
 
-    def __init__(
-            self, cluster: Cluster, admission: Admission, conversions: Conversions,
-    ) -> None:
+    def __init__(self, cluster: Cluster, admission: Admission) -> None:
         self._cluster = cluster
-        self._conversions = conversions
         self.admission = admission
 
     async def create(self, request: Request) -> tuple[int, bytes]:
@@ -148,7 +152,7 @@ class Writer:
         rules.validate(request.kind, new, old, request.subresource)
         request.warnings.extend(rules.warn(request.kind, new, old))
         await self.admission.validate(request, operation, new, old)
-        await self._conversions.prepare_write(request.kind, new)
+        await conversions.prepare_write(self._cluster, request.kind, new)
         return new
 
     def _completed(self, request: Request, new: Obj, old: Obj | None) -> Obj:
@@ -178,7 +182,7 @@ class Writer:
         deletion = parse_deletion(request)
         key = (request.namespace, request.name)
         entry = cluster.get(kind, key)
-        await self._conversions.prepare_write(kind, cluster.load(kind, entry))
+        await conversions.prepare_write(cluster, kind, cluster.load(kind, entry))
         deletion.check(kind, entry)
         await self._admit_deletion(request, entry)
         entry = cluster.get(kind, key)
@@ -198,7 +202,7 @@ class Writer:
         shown: list[bytes] = []
         for entry in found:
             try:
-                await self._conversions.prepare_write(kind, cluster.load(kind, entry))
+                await conversions.prepare_write(cluster, kind, cluster.load(kind, entry))
                 await self._admit_deletion(request, entry)
                 current = cluster.get(kind, entry.key)
                 _, raw = delete_entry(cluster, request, current, deletion)

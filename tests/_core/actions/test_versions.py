@@ -8,14 +8,12 @@ from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import Patch
 from kopf._core.actions import decisions, versions
 from kopf._core.intents.causes import Reason
-from kopf._core.intents.conversions import Converter
 
 KEY = 'kopf.zalando.org/last-handled-configuration'
 
 
-class Doubling(Converter):
+class Doubling:
     """In v2, the number is twice the one of v1. Nothing is known of v3."""
-    name, group, plural = 'things.example.com', 'example.com', 'things'
 
     def complete(self, obj):
         return obj
@@ -38,8 +36,8 @@ def make(n, version='v2', **meta):
 
 def store(settings, raw, converter):
     patch = Patch()
-    decisions.store_old(
-        {'spec': raw['spec']}, body=Body(raw), patch=patch, settings=settings, converter=converter)
+    settings.persistence.diffbase_storage.store(body=Body(raw), patch=patch, essence=versions.mark(
+        {'spec': raw['spec']}, body=Body(raw), converter=converter))
     return patch['metadata']['annotations'][KEY]
 
 
@@ -94,7 +92,3 @@ def test_a_state_from_before_conversions_has_the_version_of_its_writer(
     view = look(settings, raw, Doubling())
     assert (view.old, view.is_outdated) == ({'spec': {'n': old}}, is_outdated)
 
-
-def test_marks_are_removed_only_where_they_are():
-    essence = {'spec': {}}
-    assert versions.unmark(essence) is essence

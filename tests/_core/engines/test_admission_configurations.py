@@ -15,6 +15,7 @@ from kopf._cogs.structs import patches
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
 from kopf._core.engines.admission.configurations import Manager
+from kopf._core.engines.admission.sites import Site
 from kopf._core.path import saving
 from kopf._core.reactor.admitting import Admission
 
@@ -75,9 +76,14 @@ def settings():
     settings.execution.executor.shutdown()
 
 
+def make_manager(client, settings, **site):
+    return Manager(client=client, name='auto.test', site=Site(
+        client=client, settings=settings, clock=Clock(), wake=lambda: None, **site))
+
+
 @pytest.fixture()
 def manager(client, settings):
-    return Manager(client=client, settings=settings, name='auto.test')
+    return make_manager(client, settings, is_writer=True)
 
 
 V, M = 'validatingwebhookconfigurations', 'mutatingwebhookconfigurations'
@@ -113,7 +119,7 @@ async def test_nothing_is_written_twice(client, manager):
 
 async def test_configurations_that_others_create_at_the_same_time_are_overwritten(
         client, manager, settings):
-    other = Manager(client=client, settings=settings, name='auto.test')
+    other = make_manager(client, settings, is_writer=True)
     await asyncio.gather(*(
         each.write({'validate': [{'name': name}]})
         for each, name in [(manager, 'x'), (other, 'y')]))
@@ -166,7 +172,7 @@ async def test_other_failures_of_a_configuration_without_webhooks_are_tried_agai
 
 
 async def test_webhooks_that_another_operator_has_left_are_removed(client, manager, settings):
-    other = Manager(client=client, settings=settings, name='auto.test')
+    other = make_manager(client, settings, is_writer=True)
     await other.write({'mutate': [{'name': 'x'}]})
     await manager.write({'mutate': []})
     assert client.get(M) == []
@@ -525,9 +531,9 @@ async def test_without_rights_conversions_fail(client, manager):
         await manager.write(CONVERTED)
 
 
-async def run_for_a_moment(manager, *args):
+async def run_for_a_moment(manager):
     woken = asyncio.Event()
-    task = asyncio.create_task(manager.run(woken, lambda: {'validate': [{'a': 'b'}]}, *args))
+    task = asyncio.create_task(manager.run(woken, lambda: {'validate': [{'a': 'b'}]}))
     await asyncio.sleep(0.05)
     task.cancel()
     await asyncio.wait([task])
@@ -536,9 +542,11 @@ async def run_for_a_moment(manager, *args):
 async def test_configurations_are_refreshed_and_completion_is_noted(client, manager, caplog):
     caplog.set_level(logging.INFO)
     noted = []
-    await run_for_a_moment(manager, lambda: noted.append(client.get(V)), lambda: 0.01)
+    manager._site.note = lambda config: noted.append((config, client.get(V)))
+    manager._site.config, manager._site.refresh = {'url': 'https://x'}, 0.01
+    await run_for_a_moment(manager)
     assert len(noted) > 1
-    assert noted[0] == [{'a': 'b'}]
+    assert noted[0] == ({'url': 'https://x'}, [{'a': 'b'}])
     assert client.requests.count(('PATCH', f'{V}/auto.test')) == len(noted)
     assert len(caplog.messages) == 1
 
@@ -546,9 +554,9 @@ async def test_configurations_are_refreshed_and_completion_is_noted(client, mana
 async def test_failures_are_not_noted_as_complete(client, manager, settings):
     settings.networking.error_backoffs = [100]
     client.faults.append(errors.APIServerError("no", status=500))
-    noted = []
-    await run_for_a_moment(manager, lambda: noted.append(None))
-    assert noted == []
+    manager._site.config = {'url': 'https://x'}
+    await run_for_a_moment(manager)
+    assert manager._site.placed is None
 
 
 async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, monkeypatch):
@@ -562,8 +570,7 @@ async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, m
 
 
 async def test_helpers_create_nothing_and_leave_the_mark_of_the_writer(client, manager, settings):
-    other = Manager(client=client, settings=settings, name='auto.test')
-    other.set_helping(True)
+    other = make_manager(client, settings, is_helping=True)
     await other.write({'validate': [{'name': 'y'}]})
     assert client.get(V) is None
     await manager.write({'validate': [{'name': 'x'}]})

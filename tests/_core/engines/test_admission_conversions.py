@@ -4,12 +4,11 @@ The protocol of conversions: the requests of API servers, and the responses.
 import pytest
 
 from kopf._core.engines.admission import conversions, questions
-from kopf._core.intents.conversions import Converter
 
 
-class Renaming(Converter):
+class Renaming:
     """Converts by nothing but the version; refuses what is bad."""
-    group, plural = 'example.com', 'things'
+    group = 'example.com'
 
     def __init__(self, name='things.example.com'):
         self.name = name

@@ -85,7 +85,7 @@ def test_resources_that_are_not_known_yet_are_taken_as_told(admission, insights)
 
 def test_resources_that_come_and_go_are_followed(admission, insights):
     admission._settings.managed = 'auto.test'
-    admission._client_config = {'url': 'https://host'}
+    admission._site.config = {'url': 'https://host'}
     assert admission._describe() is None
     for resources, expected in [([], []), ([RESOURCE], ['kopfexamples']), ([OTHER], [])]:
         insights.set_resources(resources)
@@ -186,7 +186,7 @@ class SitedServer(Server, sites.SitedServer):
 async def test_servers_know_who_writes_and_what_is_written(admission, insights, monkeypatch):
     written = []
 
-    async def write(_, records):
+    async def write(_, records, **__):
         written.append(records)
 
     monkeypatch.setattr(configurations.Manager, 'write', write)
@@ -208,5 +208,5 @@ async def test_servers_know_who_writes_and_what_is_written(admission, insights, 
     server.site.ask(is_helping=True, refresh=None)
     await asyncio.sleep(0.01)
     assert len(written) == 1
-    assert admission._manager._is_helping
+    assert server.site.helps
     await admission.stop(asyncio.get_running_loop().time() + 1)

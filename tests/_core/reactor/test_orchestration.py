@@ -15,7 +15,6 @@ from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling.children import Shelf
 from kopf._core.engines.reconciling.hub import Hub
-from kopf._core.intents.conversions import Converter
 from kopf._core.path.intake import Informer
 from kopf._core.reactor.watches import consumers, orchestration
 from tests._cogs.clients.conftest import Recorder
@@ -481,8 +480,8 @@ async def test_it_is_said_once_what_is_watched(
 
 # Conversions.
 
-class Same(Converter):
-    name, group, plural = 'things.g.test', 'g.test', 'things'
+class Same:
+    name = 'things.g.test'
 
     def find_fault(self):
         return None

@@ -26,8 +26,11 @@ def lines():
 @pytest.fixture()
 def migrate(lines):
     """Run the command on the API."""
-    return lambda api, kind='things': migrating.migrate(
-        kind, say=lines.append, vault=Vault({'test': api.credentials}))
+    async def migrate(api, kind='things'):
+        vault = Vault({'test': api.credentials})
+        async with sweeping.begin('migrated', say=lines.append, vault=vault) as sweep:
+            return await migrating.migrate(sweep, kind)
+    return migrate
 
 
 async def prepare(api, count=3):
@@ -86,37 +89,37 @@ async def test_objects_that_are_stored_in_the_present_version_are_left_alone(mig
 
 @testing.virtual_time
 async def test_a_migration_that_was_interrupted_is_repeated(migrate, lines, monkeypatch):
-    write, written = sweeping.write, []
+    write, written = sweeping.Sweep.write, []
 
-    async def write_some(client, *, resource, meta, changes):
+    async def write_some(sweep, resource, meta, changes):
         written.append(meta['name'])
         if len(written) > 5:
             raise asyncio.CancelledError
-        await write(client, resource=resource, meta=meta, changes=changes)
+        await write(sweep, resource, meta, changes)
 
     async with testing.open_api('sandbox') as api:
         await prepare(api, 20)
-        monkeypatch.setattr(sweeping, 'write', write_some)
+        monkeypatch.setattr(sweeping.Sweep, 'write', write_some)
         with pytest.raises(asyncio.CancelledError):
             await migrate(api)
         assert await get_stored(api) == ['v1', 'v2']
-        monkeypatch.setattr(sweeping, 'write', write)
+        monkeypatch.setattr(sweeping.Sweep, 'write', write)
         assert await migrate(api)
         assert await get_stored(api) == ['v2']
 
 
 @testing.virtual_time
 async def test_objects_that_others_write_or_delete_are_done(migrate, monkeypatch):
-    write = sweeping.write
+    write = sweeping.Sweep.write
 
-    async def write_late(client, *, resource, meta, changes):
+    async def write_late(sweep, resource, meta, changes):
         if meta['name'] == 'x0':
             await api.client.patch('things', 'x0', {'spec': {'size': 100}})
         if meta['name'] == 'x1':
             await api.client.delete('things', 'x1')
-        await write(client, resource=resource, meta=meta, changes=changes)
+        await write(sweep, resource, meta, changes)
 
-    monkeypatch.setattr(sweeping, 'write', write_late)
+    monkeypatch.setattr(sweeping.Sweep, 'write', write_late)
     async with testing.open_api('sandbox') as api:
         await prepare(api)
         assert await migrate(api)
@@ -141,14 +144,14 @@ async def test_refused_objects_are_named_and_nothing_is_forgotten(migrate, lines
 @testing.virtual_time
 async def test_versions_are_not_forgotten_if_the_definition_changes_meanwhile(
         migrate, monkeypatch):
-    write = sweeping.write
+    write = sweeping.Sweep.write
 
-    async def write_late(client, *, resource, meta, changes):
+    async def write_late(sweep, resource, meta, changes):
         if meta['name'] == 'x2':
             await store_in(api, 'v1')
-        await write(client, resource=resource, meta=meta, changes=changes)
+        await write(sweep, resource, meta, changes)
 
-    monkeypatch.setattr(sweeping, 'write', write_late)
+    monkeypatch.setattr(sweeping.Sweep, 'write', write_late)
     async with testing.open_api('sandbox') as api:
         await prepare(api)
         with pytest.raises(commanding.CommandError, match="has changed meanwhile. Run the command"):
@@ -280,11 +283,11 @@ async def test_without_the_right_to_ask_the_cluster_the_objects_are_written(migr
 async def test_the_versions_are_kept_if_the_cluster_forgets_them_without_success(
         migrate, monkeypatch):
     """As Kubernetes 1.36 does. They are kept before the first write: it could be the last one."""
-    original, seen = sweeping.write, []
+    original, seen = sweeping.Sweep.write, []
 
-    async def write(client, *, resource, meta, changes):
+    async def write(sweep, resource, meta, changes):
         seen.append(await get_stored(api))
-        await original(client, resource=resource, meta=meta, changes=changes)
+        await original(sweep, resource, meta, changes)
 
     async def forget(api):
         while not (found := await api.client.list('storageversionmigrations')):
@@ -301,7 +304,7 @@ async def test_the_versions_are_kept_if_the_cluster_forgets_them_without_success
         await api.client.load(define_migrations('v1beta1'))
         api.sandbox.faults.add(testing.Fault(
             action='refuse', verb='patch', resource='things', name='x1', status=422))
-        monkeypatch.setattr(sweeping, 'write', write)
+        monkeypatch.setattr(sweeping.Sweep, 'write', write)
         forgetting = asyncio.create_task(forget(api))
         assert not await migrate(api)
         await forgetting

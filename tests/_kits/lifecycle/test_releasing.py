@@ -31,10 +31,11 @@ def release(lines):
     """Run the command on the API."""
     async def release(api, *kinds, clusterwide=True, namespaces=(), **options):
         defaults = {'finalizer': FINALIZER, 'peering': 'default', 'lease': 'kopf-operator'}
-        return await releasing.release(
-            kinds or ['things'], releasing.Options(**{**defaults, **options}), say=lines.append,
-            clusterwide=clusterwide, namespaces=namespaces,
-            vault=Vault({'test': api.credentials}))
+        vault = Vault({'test': api.credentials})
+        async with sweeping.begin('released', say=lines.append, vault=vault) as sweep:
+            return await releasing.release(
+                sweep, kinds or ['things'], releasing.Options(**{**defaults, **options}),
+                clusterwide=clusterwide, namespaces=namespaces)
     return release
 
 
@@ -118,17 +119,17 @@ def test_annotations_are_removed_by_their_prefixes(release, prefixes, left):
 
 @testing.virtual_time
 async def test_a_finalizer_that_somebody_adds_meanwhile_is_not_lost(release, monkeypatch):
-    write = sweeping.write
+    write = sweeping.Sweep.write
 
-    async def write_late(client, *, resource, meta, changes):
+    async def write_late(sweep, resource, meta, changes):
         if not late:
             late.append(meta['name'])
             await api.client.patch('things', meta['name'], {
                 'metadata': {'finalizers': [FINALIZER, 'example.com/late']}})
-        await write(client, resource=resource, meta=meta, changes=changes)
+        await write(sweep, resource, meta, changes)
 
     late = []
-    monkeypatch.setattr(sweeping, 'write', write_late)
+    monkeypatch.setattr(sweeping.Sweep, 'write', write_late)
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a')
         assert await release(api)
@@ -137,14 +138,14 @@ async def test_a_finalizer_that_somebody_adds_meanwhile_is_not_lost(release, mon
 
 @testing.virtual_time
 async def test_objects_that_are_deleted_meanwhile_are_released(release, lines, monkeypatch):
-    write = sweeping.write
+    write = sweeping.Sweep.write
 
-    async def write_late(client, *, resource, meta, changes):
+    async def write_late(sweep, resource, meta, changes):
         await api.client.patch('things', meta['name'], {'metadata': {'finalizers': []}})
         await api.client.delete('things', meta['name'])
-        await write(client, resource=resource, meta=meta, changes=changes)
+        await write(sweep, resource, meta, changes)
 
-    monkeypatch.setattr(sweeping, 'write', write_late)
+    monkeypatch.setattr(sweeping.Sweep, 'write', write_late)
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a')
         assert await release(api)
@@ -154,13 +155,13 @@ async def test_objects_that_are_deleted_meanwhile_are_released(release, lines, m
 @testing.virtual_time
 async def test_objects_are_left_that_are_being_deleted_since_they_were_listed(
         release, lines, monkeypatch):
-    write = sweeping.write
+    write = sweeping.Sweep.write
 
-    async def write_late(client, *, resource, meta, changes):
+    async def write_late(sweep, resource, meta, changes):
         await api.client.delete('things', meta['name'])
-        await write(client, resource=resource, meta=meta, changes=changes)
+        await write(sweep, resource, meta, changes)
 
-    monkeypatch.setattr(sweeping, 'write', write_late)
+    monkeypatch.setattr(sweeping.Sweep, 'write', write_late)
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a')
         assert not await release(api)
@@ -184,13 +185,13 @@ async def test_what_is_refused_is_left_and_named(release, lines):
 
 @testing.virtual_time
 async def test_what_an_operator_adds_again_is_left(release, lines, monkeypatch):
-    write = sweeping.write
+    write = sweeping.Sweep.write
 
-    async def write_and_revert(client, *, resource, meta, changes):
-        await write(client, resource=resource, meta=meta, changes=changes)
+    async def write_and_revert(sweep, resource, meta, changes):
+        await write(sweep, resource, meta, changes)
         await api.client.patch('things', meta['name'], {'metadata': {'finalizers': [FINALIZER]}})
 
-    monkeypatch.setattr(sweeping, 'write', write_and_revert)
+    monkeypatch.setattr(sweeping.Sweep, 'write', write_and_revert)
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a')
         assert not await release(api)
@@ -333,11 +334,14 @@ async def test_several_kinds_are_released(release, lines):
     assert lines[-1] == "globes.v1.example.com: 1 released, 0 left."
 
 
-def test_the_progress_is_shown_on_terminals_only(capsys, monkeypatch):
-    progress = sweeping.Progress("things", 2)
-    progress.advance()
+async def test_the_progress_is_shown_on_terminals_only(capsys, monkeypatch):
+    async def attempt(meta):
+        pass
+
+    metas = [{'uid': 'a'}, {'uid': 'b'}]
+    await sweeping.for_each(metas, attempt, title='things')
     assert capsys.readouterr().err == ''
     monkeypatch.setattr('sys.stderr.isatty', lambda: True)
-    progress.advance()
-    progress.end()
-    assert capsys.readouterr().err == '\rthings: 2 of 2\x1b[K\r\x1b[K'
+    await sweeping.for_each(metas, attempt, title='things')
+    assert capsys.readouterr().err == (
+        '\rthings: 1 of 2\x1b[K\rthings: 2 of 2\x1b[K\r\x1b[K')

@@ -18,8 +18,8 @@ from typing import Any
 
 from kopf._cogs.aiokits import timeouts
 from kopf._cogs.clients import api, errors, patching, streaks
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import dicts, references
+from kopf._core.engines.admission import sites
 
 logger = logging.getLogger(__name__)
 
@@ -51,71 +51,54 @@ CONFIGURATIONS = {
         kind='MutatingWebhookConfiguration', namespaced=False)),
 }
 
+
 class Manager:
     """Writes the validating and the mutating configuration of one name, if they have changed."""
 
-    def __init__(
-            self, *, client: api.Client, settings: configuration.OperatorSettings, name: str,
-    ) -> None:
+    def __init__(self, *, client: api.Client, site: sites.Site, name: str) -> None:
+        """The client is that of the writer; when this replica only helps, that of the site."""
         super().__init__()
         self._client = client
-        self._settings = settings
+        self._site = site
         self._name = name
         self._mark = ''.join(random.choices(string.ascii_lowercase + string.digits, k=16))
         self._written: dict[str, str | None] = {}
-        self._announced: dict[str, str] = {}
+        self._unsure: set[str] = set()
+        """Whether this is written is not known: there was no response."""
         self._filled: set[str] = set()
-        self._is_helping = False
 
-    def set_helping(self, is_helping: bool) -> None:
-        """Write in place of the operator that should: without creating, and without a mark."""
-        self._is_helping = is_helping
-
-    def distrust(self, *, is_routine: bool = False) -> None:
-        """
-        Write everything anew when needed: others can have overwritten it. If that ``is_routine``,
-        only changes are logged.
-        """
+    def distrust(self) -> None:
+        """Write everything anew when needed: others can have overwritten it."""
         self._written = dict.fromkeys(self._written)
-        if not is_routine:
-            self._announced.clear()
 
-    @property
-    def _writing(self) -> api.Client:
-        return self._client.without_limits() if self._is_helping else self._client
-
-    async def run(
-            self, woken: asyncio.Event, describe: Callable[[], Records | None],
-            note: Callable[[], None] = lambda: None,
-            get_refresh: Callable[[], float | None] = lambda: None,
-    ) -> None:
+    async def run(self, woken: asyncio.Event, describe: Callable[[], Records | None]) -> None:
         """
         Write what ``describe`` returns, and again each time when ``woken`` is set; until cancelled.
 
-        Nothing is written while ``describe`` returns None. When all is written, ``note`` is called.
-        After ``get_refresh`` (seconds; None for never), all is written anew. Errors of the API are
-        retried, with pauses.
+        Nothing is written while ``describe`` returns None, and while this replica neither is the
+        writer nor helps. Errors of the API are retried, with pauses.
         """
+        site = self._site
         streak = streaks.Streak(
             f"Managing of the webhook configurations {self._name}",
-            settings=self._settings, logger=logger)
+            settings=site.settings, logger=logger)
+        is_due = False
         while True:
             woken.clear()
-            records = describe()
-            pause: float | None = None
+            config, pause = site.config, None
+            records = describe() if site.is_writer or site.is_helping else None
             if records is not None:
                 try:
-                    await self.write(records)
+                    await self.write(records, anew=is_due)
                 except errors.NotLeadingError:
                     pass  # the new leader writes instead
                 except errors.APIError as e:
                     pause = streak.fail(e)
                 else:
                     streak.end()
-                    note()
-            await timeouts.wait(woken, get_refresh() if pause is None else pause)
-            if pause is None and not woken.is_set():
-                self.distrust(is_routine=True)
+                    site.note(config)
+            await timeouts.wait(woken, site.refresh if pause is None else pause)
+            is_due = pause is None and not woken.is_set()
 
     async def clean(self, records: Records) -> None:
         """
@@ -128,11 +111,11 @@ class Manager:
         await self._write_all(
             {reason: records.get(reason, ()) for reason in CONFIGURATIONS
              if reason in self._written},
-            "Cleaning up the {} webhook {}.", self._replace)
+            "Cleaning up", self._replace)
 
-    async def write(self, records: Records) -> None:
+    async def write(self, records: Records, *, anew: bool = False) -> None:
         """
-        Write the configurations that have changed.
+        Write the configurations that have changed, or all ``anew``.
 
         A configuration without webhooks is written, too, as an earlier run can have left webhooks
         there. But this needs no permission: an operator with validating handlers only can do
@@ -140,99 +123,92 @@ class Manager:
 
         :raises errors.APIError: if the API server refuses that.
         """
-        await self._write_all(records, "Reconfiguring the {} webhook {}.", self._put)
+        await self._write_all(records, "Reconfiguring", self._put, anew=anew)
 
     async def _write_all(
             self, records: Records, message: str,
-            write: Callable[[references.Resource, Sequence[Record]], Awaitable[None]],
+            write: Callable[[str, Sequence[Record]], Awaitable[bool]], *, anew: bool = False,
     ) -> None:
         failure: errors.APIError | None = None
         for reason, webhooks in records.items():
             content = json.dumps(webhooks)
-            if self._written.get(reason) != content:
-                title, resource = CONFIGURATIONS.get(reason, ('', references.CRDS))
-                is_news = self._announced.get(reason, NOTHING) != content
-                logger.log(logging.INFO if is_news else logging.DEBUG,
-                           message.format(title, self._name) if title else
-                           f"Reconfiguring the conversion of {reason}.")
-                self._announced[reason] = content
-                self._written[reason] = None  # unknown until there is a response
+            if self._written.get(reason) != content or reason in self._unsure or anew:
+                is_news = (self._written.get(reason) or NOTHING) != content
+                what = (f"{CONFIGURATIONS[reason][0]} webhook {self._name}"
+                        if reason in CONFIGURATIONS else f"conversion of {reason}")
+                logger.log(logging.INFO if is_news else logging.DEBUG, f"{message} the {what}.")
+                self._written[reason] = content
+                self._unsure.add(reason)
                 if webhooks:
                     self._filled.add(reason)
                 try:
-                    if title:
-                        await write(resource, webhooks)
-                    elif not await self._put_conversion(reason, webhooks[0]):
-                        continue  # there is no such definition yet
-                except errors.APIForbiddenError as e:
-                    if reason in self._filled:
-                        failure = e
-                    else:
-                        self._written[reason] = content
+                    is_done = await write(reason, webhooks)
                 except errors.APIError as e:
-                    failure = e
-                else:
-                    self._written[reason] = content
+                    is_done = isinstance(e, errors.APIForbiddenError) and (
+                        reason not in self._filled)
+                    failure = failure if is_done else e
+                if is_done:
+                    self._unsure.discard(reason)
         if failure is not None:
             raise failure
 
-    async def _put(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
-        if await self._patch(resource, webhooks) or not webhooks or self._is_helping:
-            return
-        body = {
-            'apiVersion': f'{GROUP}/{VERSION}', 'kind': resource.kind,
-            'metadata': {'name': self._name, 'annotations': {WRITER_ANNOTATION: self._mark}},
-            'webhooks': webhooks}
+    async def _put(self, reason: str, webhooks: Sequence[Record]) -> bool:
+        """Write a configuration or a conversion; return false if there is no such definition."""
+        if reason not in CONFIGURATIONS:
+            return await self._patch(references.CRDS, reason, {'spec': {'conversion': {
+                'strategy': 'Webhook', 'webhook': {
+                    # The absent one of both is removed: the API server wants exactly one.
+                    'clientConfig': {'url': None, 'service': None, 'caBundle': None, **webhooks[0]},
+                    'conversionReviewVersions': ['v1']}}}})
+        _, resource = CONFIGURATIONS[reason]
+        mark = {'annotations': {WRITER_ANNOTATION: self._mark}}
+        payload = {'webhooks': webhooks, **({} if self._site.helps else {'metadata': mark})}
+        if await self._patch(resource, self._name, payload) or not webhooks or self._site.helps:
+            return True
         try:
             await self._client.request(
                 'POST', f'{resource.get_url()}?fieldManager={patching.FIELD_MANAGER}',
-                body=json.dumps(body).encode())
+                body=json.dumps({
+                    'apiVersion': resource.api_version, 'kind': resource.kind,
+                    'metadata': {'name': self._name, **mark}, 'webhooks': webhooks}).encode())
         except errors.APIConflictError:
-            await self._patch(resource, webhooks)
-
-    async def _put_conversion(self, name: str, client_config: Record) -> bool:
-        """Let the API server convert by this operator; return whether there is the definition."""
-        body: Any = await patching.patch(
-            self._writing, resource=references.CRDS, namespace=None, name=name,
-            payload={'spec': {'conversion': {'strategy': 'Webhook', 'webhook': {
-                # The absent one of both is removed: the API server wants exactly one.
-                'clientConfig': {'url': None, 'service': None, 'caBundle': None, **client_config},
-                'conversionReviewVersions': ['v1']}}}})
-        if body is None:
-            return False
-        path = ('spec', 'conversion', 'webhook', 'clientConfig')
-        _verify([dicts.resolve(body, path, {})], [client_config])
+            await self._patch(resource, self._name, payload)
         return True
 
-    async def _patch(self, resource: references.Resource, webhooks: Sequence[Record]) -> bool:
-        mark = {} if self._is_helping else {
-            'metadata': {'annotations': {WRITER_ANNOTATION: self._mark}}}
-        body: Any = await patching.patch(
-            self._writing, resource=resource, namespace=None, name=self._name,
-            payload={**mark, 'webhooks': webhooks})
-        if body is None:
-            return False
-        found = [each.get('clientConfig', {}) for each in body.get('webhooks') or ()]
-        _verify(found, [each.get('clientConfig', {}) for each in webhooks])
-        return True
+    async def _patch(
+            self, resource: references.Resource, name: str, payload: Mapping[str, Any],
+    ) -> bool:
+        """
+        Change an object, and return whether it exists.
 
-    async def _replace(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
+        :raises errors.APIServerError: if the API server has stored other certificates than those by
+            which it is to know the operator.
+        """
+        body = await patching.patch(
+            self._site.client if self._site.helps else self._client,
+            resource=resource, namespace=None, name=name, payload=payload)
+        if body is not None and _find_bundles(body) != _find_bundles(payload):
+            raise errors.APIServerError(
+                "The API server has stored another caBundle than was written.")
+        return body is not None
+
+    async def _replace(self, reason: str, webhooks: Sequence[Record]) -> bool:
         """Replace the webhooks only if this operator is the last that has written them."""
+        _, resource = CONFIGURATIONS[reason]
         try:
             await patching.patch(
-                self._client.without_limits(), resource=resource, namespace=None, name=self._name,
+                self._site.client, resource=resource, namespace=None, name=self._name,
                 content_type='json', payload=[
                     {'op': 'test', 'path': _WRITER_PATH, 'value': self._mark},
                     {'op': 'add', 'path': '/webhooks', 'value': webhooks}])
         except errors.APIUnprocessableError:
             logger.info(f"The webhooks in {resource.kind} {self._name} are left in the cluster: "
                         f"another operator has written them.")
+        return True
 
 
-def _verify(found: Sequence[Record], written: Sequence[Record]) -> None:
-    """Check that the API server has stored the certificates by which it knows the operator."""
-    bundles, expected = (
-        [base64.b64decode(each.get('caBundle') or '') for each in items]
-        for items in (found, written))
-    if bundles != expected:
-        raise errors.APIServerError("The API server has stored another caBundle than was written.")
+def _find_bundles(obj: Mapping[str, Any]) -> list[bytes]:
+    """Find the certificates in a configuration, or in the conversion of a definition."""
+    webhooks = obj.get('webhooks') or [dicts.resolve(obj, ('spec', 'conversion', 'webhook'), {})]
+    return [base64.b64decode(webhook.get('clientConfig', {}).get('caBundle') or '')
+            for webhook in webhooks]

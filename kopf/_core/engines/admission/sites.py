@@ -22,16 +22,25 @@ class Site:
     clock: clocks.Clock
     wake: Callable[[], None]
     """Lets the operator write the configurations if they have changed, or if that is due."""
+    config: reviews.WebhookClientConfig | None = None
+    """By which the API server reaches the server, as it has said last."""
     news: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     """Set when ``is_writer`` or ``placed`` has changed."""
     is_writer: bool = False
     """Whether this replica writes the configurations; of all replicas, only one should."""
     is_helping: bool = False
-    """Whether this replica writes the configurations though it is not the writer."""
+    """
+    Whether this replica writes the configurations if it is not the writer: then, it creates none,
+    and leaves the mark of the writer.
+    """
     refresh: float | None = None
     """How often (seconds) the configurations are written again; None for never."""
     placed: reviews.WebhookClientConfig | None = None
     """The client configuration that this replica has written everywhere; None if it has not."""
+
+    @property
+    def helps(self) -> bool:
+        return self.is_helping and not self.is_writer
 
     def assign(self, *, is_writer: bool) -> None:
         """Change the writer: what others have written in between is not known."""
@@ -44,7 +53,7 @@ class Site:
             self.is_helping, self.refresh = is_helping, refresh
             self.wake()
 
-    def note(self, config: reviews.WebhookClientConfig) -> None:
+    def note(self, config: reviews.WebhookClientConfig | None) -> None:
         """Note that this is written in all configurations."""
         if config != self.placed:
             self.placed = config
@@ -52,8 +61,5 @@ class Site:
 
 
 class SitedServer:
-    """A webhook server that needs the site: the operator tells it before it calls the server."""
+    """A webhook server that needs the site: the operator sets it before it calls the server."""
     site: Site | None = None
-
-    def enter_site(self, site: Site) -> None:
-        self.site = site

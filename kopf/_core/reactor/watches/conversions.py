@@ -6,14 +6,14 @@ what is written then overwrites the right ones.
 """
 import asyncio
 import datetime
+import itertools
 import logging
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, streaks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import references
-from kopf._core.intents import conversions
+from kopf._cogs.structs import bodies, references
 
 SETTLING = 5.0
 """
@@ -21,15 +21,15 @@ How long (seconds) API servers can take to follow a change of the definition. No
 they have done so. They wait as long themselves for each other, when a definition is new.
 """
 
-FRESH = 60.0
-"""How long (seconds) a change counts as new: the clocks of API servers can differ from this one."""
+FRESH = datetime.timedelta(minutes=1)
+"""How long a change counts as new: the clocks of API servers can differ from this one."""
 
 PAUSES = (0.1, 0.5, 1.0, 5.0)
 """Pauses (seconds) before the definition is read again; the last pause repeats."""
 
 
 async def wait(
-        converter: conversions.Converter, client: api.Client, *,
+        converter: bodies.Converter, client: api.Client, *,
         settings: configuration.OperatorSettings, logger: logging.Logger,
 ) -> None:
     """
@@ -39,7 +39,7 @@ async def wait(
     """
     streak = streaks.Streak(
         f"Reading of the definition of {converter.name}", settings=settings, logger=logger)
-    attempt = 0
+    pauses = itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))
     while True:
         try:
             listed = await client.request(
@@ -53,30 +53,27 @@ async def wait(
             await asyncio.sleep(streak.fail(e))
             continue
         streak.end()
-        if all(_is_converted(definition) for definition in listed['items']):
-            now = clocks.Clock().now().wall
-            if any(_is_fresh(definition, now) for definition in listed['items']):
+        if all(map(_is_converted, listed['items'])):
+            if any(map(_is_fresh, listed['items'])):
                 await asyncio.sleep(SETTLING)
             return
-        if attempt == 2:
+        pause = next(pauses)
+        if pause == PAUSES[2]:  # it is not only written a moment later
             logger.info(f"Waiting until {converter.name} is converted by a webhook: its definition "
                         f"says strategy None. It is written by the operator that works if "
                         f"settings.admission.managed is set.")
-        await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
-        attempt += 1
-
-
-def _is_fresh(definition: Any, now: datetime.datetime) -> bool:
-    """Whether the conversion was declared only now, as far as it can be seen."""
-    times = [entry.get('time') for entry in definition['metadata'].get('managedFields') or ()
-             if 'f:conversion' in (entry.get('fieldsV1') or {}).get('f:spec', ())]
-    return not times or any(
-        time is None or (now - datetime.datetime.fromisoformat(time)).total_seconds() < FRESH
-        for time in times)
+        await asyncio.sleep(pause)
 
 
 def _is_converted(definition: Any) -> bool:
-    spec = definition['spec']
-    stored = definition.get('status', {}).get('storedVersions') or ()
-    known = {version['name'] for version in spec['versions']} | {*stored}
-    return len(known) < 2 or spec.get('conversion', {}).get('strategy') == 'Webhook'
+    spec, stored = definition['spec'], definition.get('status', {}).get('storedVersions') or ()
+    has_several = len({version['name'] for version in spec['versions']}.union(stored)) > 1
+    return not has_several or spec.get('conversion', {}).get('strategy') == 'Webhook'
+
+
+def _is_fresh(definition: Any) -> bool:
+    """Whether the conversion was declared only now, as far as it can be seen."""
+    times = [datetime.datetime.fromisoformat(entry['time'])
+             for entry in definition['metadata'].get('managedFields') or ()
+             if 'f:conversion' in entry['fieldsV1'].get('f:spec', ())]
+    return not times or clocks.Clock().now().wall - max(times) < FRESH

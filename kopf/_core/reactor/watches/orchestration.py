@@ -14,21 +14,18 @@ import functools
 import logging
 import sys
 from collections.abc import Collection, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import references
+from kopf._cogs.structs import bodies, references
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
 from kopf._core.reactor.watches import consumers, listprogress, owned, watchsets
 from kopf._core.reactor.watches.watchsets import Key
-
-if TYPE_CHECKING:
-    from kopf._core.intents import conversions
 
 WATCHING_SLACK = 30.0
 """
@@ -279,7 +276,7 @@ class Orchestration:
         self._watches.start(key, watch, name=f"watching of {resource}")
 
     async def _watch_converted(
-            self, converter: 'conversions.Converter', watch: watchsets.Watch, **kwargs: Any,
+            self, converter: bodies.Converter, watch: watchsets.Watch, **kwargs: Any,
     ) -> None:
         from kopf._core.reactor.watches import conversions  # only if it is used
         async with self._converting[converter.name]:  # one namespace asks for all of them
