@@ -33,8 +33,8 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.intents import registries
 from kopf._core.path import switches
-from kopf._core.reactor import shutdown
-from kopf._kits import commanding, helpscreens, lifelines, operatorchecks, running
+from kopf._core.reactor import waiting
+from kopf._kits import helpscreens, operatorchecks, running
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -356,6 +356,7 @@ def run(
         raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
     if rbac and (not sandbox or reload or (processes or 1) > 1):
         raise click.UsageError("--rbac needs --sandbox, and one process: without --reload.")
+    from kopf._kits import lifelines  # only for this command
     lifelines.follow()
     if reload:
         _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
@@ -383,7 +384,7 @@ def run(
     if debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
     loop = __controls.loop or _make_fast_loop()
-    owning = shutdown.owns_process_var.set(True)
+    owning = waiting.owns_process_var.set(True)
     if __controls.stop_flag is None:
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
@@ -410,7 +411,7 @@ def run(
             configuration.SettingsError, switches.LeadershipLostError) as e:
         raise click.ClickException(str(e)) from e
     finally:
-        shutdown.owns_process_var.reset(owning)
+        waiting.owns_process_var.reset(owning)
         if loop is not None and loop is not __controls.loop:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -765,6 +766,7 @@ def freeze(
         **where: Any,
 ) -> None:
     """Freeze the operators of a peering: they handle nothing until resumed."""
+    from kopf._kits import commanding  # only for commands
     _change_peering(
         __controls, commanding.freeze, identity=id, lifetime=lifetime, message=message,
         priority=DEV_PRIORITY if dev else priority, **where)
@@ -780,6 +782,7 @@ def freeze(
 @click.make_pass_decorator(CLIControls, ensure=True)
 def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
+    from kopf._kits import commanding  # only for commands
     _change_peering(__controls, commanding.resume, identity=id, **where)
 
 
@@ -881,6 +884,7 @@ def _change_peering(
 
 
 def _run_command(controls: CLIControls, command: Coroutine[None, None, None]) -> None:
+    from kopf._kits import commanding  # only for commands
     try:
         running.run(settings=controls.settings, loop=controls.loop, clusterwide=True,
                     _command=command)

@@ -16,7 +16,8 @@ from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
 from kopf._cogs.serving import endpoints
 from kopf._core.actions import inflight
-from kopf._core.reactor import operating, shutdown
+from kopf._core.reactor import operating
+from kopf._kits import shutdown
 
 _P = ParamSpec('_P')
 _R = TypeVar('_R')

@@ -27,7 +27,7 @@ from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
 from kopf._core.path import handling, saving, switches
-from kopf._core.reactor import admitting, authentication, shutdown
+from kopf._core.reactor import admitting, authentication, waiting
 from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import orchestration
 
@@ -187,7 +187,7 @@ class Operator:
             self._vault, registry=self._registry,
             run=functools.partial(self._run_activity, causes.Activity.AUTHENTICATION))
         try:
-            with shutdown.remind(self.underway, "starting"):
+            with waiting.remind(self.underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
             self._registry.verify()
             await self._attach()
@@ -219,7 +219,7 @@ class Operator:
         finally:
             self._monitor.dismiss()
             try:
-                with shutdown.remind(self.underway):
+                with waiting.remind(self.underway):
                     await self._clean_up()
             finally:
                 if self._server is not None:

@@ -29,7 +29,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import inflight, loggers, tracebacks
-from kopf._core.reactor import shutdown
+from kopf._core.reactor import waiting
 from kopf._kits.sandbox import faults, requests
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
@@ -253,7 +253,7 @@ class Run:
             if not stopping.done():
                 self.problems.append(
                     f"The operator has not stopped in {self.plan.limit:g} seconds. "
-                    f"{shutdown.describe_waiting(inflight.Calls(), self.loop)}")
+                    f"{waiting.describe(inflight.Calls(), self.loop)}")
             elif (e := stopping.exception()) is not None:
                 self.problems.append(f"The operator fails: {e!r}")
 
@@ -285,7 +285,7 @@ class Run:
         self.is_abandoned = True
         self.problems.append(
             f"It has not ended in {self.plan.real_limit:g} seconds of real time. "
-            f"{shutdown.describe_waiting(inflight.Calls(), self.loop)}")
+            f"{waiting.describe(inflight.Calls(), self.loop)}")
         while not over.is_set():
             reaction = threading.Event()
             self.loop.call_soon_threadsafe(self._abandon, reaction)

@@ -11,7 +11,7 @@ SIGNALS = '''
 import asyncio, json, os, signal, threading, time
 import kopf
 from kopf._core.actions import inflight
-from kopf._core.reactor import shutdown
+from kopf._kits import shutdown
 
 def fork():
     child = os.fork()

@@ -23,7 +23,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
-from kopf._core.reactor import shutdown
+from kopf._core.reactor import waiting
 from kopf._core.reactor.watches import consumers, listprogress, owned, watchsets
 from kopf._core.reactor.watches.watchsets import Key
 
@@ -240,7 +240,7 @@ class Orchestration:
             handler for served, _ in self._served.values()
             for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling')
             for handler in getattr(served.handlers, name)})
-        hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
+        hint = " Ctrl+C stops." if waiting.owns_process_var.get() and sys.stderr.isatty() else ""
         self._logger.info(f"Watching {resources} in {where}, {number} "
                           f"handler{'' if number == 1 else 's'}.{hint}")
         declared = {

@@ -3,27 +3,25 @@ The shutdown of an operator: what starts it, what it waits for, and how it is en
 
 The shutdown is started by a signal (SIGINT, SIGTERM), by the stop flag, or by the cancellation of
 the operator's tasks. Only a shutdown by a signal has a time limit: after
-``settings.process.ultimate_exiting_timeout``, the process exits at once, whatever still runs. While
-the shutdown takes long, the log says what it waits for.
+``settings.process.ultimate_exiting_timeout``, the process exits at once, whatever still runs.
 """
 import _thread
 import asyncio
 import contextlib
-import contextvars
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from kopf._cogs.aiokits import flags, forks
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
-from kopf._core.actions import inflight, tracebacks
+from kopf._core.actions import inflight
+from kopf._core.reactor import waiting
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -31,9 +29,6 @@ HUNG_TASKS_TIMEOUT = 5.0
 """
 How long (seconds) the tasks that were started by handlers have to end when the operator exits.
 """
-
-REMINDER_INTERVAL = 5.0
-"""How often (seconds) the log says what a startup or a shutdown waits for."""
 
 IMPATIENCE = 0.5
 """
@@ -44,17 +39,6 @@ Tools that run operators often forward the Ctrl+C that the terminal has sent to 
 
 INTERRUPTED = 130
 """The exit code after a second Ctrl+C, as of all programs that Ctrl+C kills."""
-
-MAX_NAMED = 10
-"""How many tasks, and how many threads, the log names at most."""
-
-owns_process_var: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    'owns_process_var', default=False)
-"""
-Whether the process runs nothing but the operator, as with ``kopf run``.
-
-Then, the process may end with the operator. An application that embeds an operator goes on.
-"""
 
 
 class Shutdown:
@@ -73,7 +57,7 @@ class Shutdown:
         self.underway = underway
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self._owns_process = owns_process_var.get()
+        self._owns_process = waiting.owns_process_var.get()
         self._holders = 0
         self._handled: dict[signal.Signals, Any] = {}
         """The handled signals, and their previous handlers."""
@@ -145,7 +129,7 @@ class Shutdown:
     def _receive(self, number: signal.Signals) -> None:
         if self.signalled.done():
             logger.info(f"Signal {number.name} is received again. Operator is stopping already. "
-                        f"{describe_waiting(self.underway, self._loop)}")
+                        f"{waiting.describe(self.underway, self._loop)}")
             return
         self.signalled.set_result(number)
 
@@ -167,7 +151,7 @@ class Shutdown:
             self._exit_hard(timeout)
 
     def _exit_at_once(self) -> None:
-        what = describe_waiting(self.underway, self._loop)
+        what = waiting.describe(self.underway, self._loop)
         logger.warning(f"Signal SIGINT is received again. Leaving at once; the next operator will "
                        f"do again what was not written. {what}")
         logging.shutdown()
@@ -177,7 +161,7 @@ class Shutdown:
         """Kill the process: a regular exit of Python would wait for hanging threads forever."""
         if not self._holders and not is_interpreter_exiting():
             return  # the operator has ended, but the application that has run it goes on
-        what = describe_waiting(self.underway, self._loop, everything=True)
+        what = waiting.describe(self.underway, self._loop, everything=True)
         logger.error(
             f"The operator has not exited in {timeout} seconds; leaving regardless. {what}")
         logging.shutdown()
@@ -212,24 +196,6 @@ def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[inflight.Call
         yield shutdowns[0].underway if shutdowns else inflight.Calls()
 
 
-@contextlib.contextmanager
-def remind(underway: inflight.Calls, what: str = "stopping") -> Iterator[None]:
-    """Log what is waited for, every `REMINDER_INTERVAL` until the end of the block."""
-    loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
-
-    def tell() -> None:
-        logger.info(f"Operator is still {what}. {describe_waiting(underway, loop)}")
-        timers[:] = [loop.call_later(REMINDER_INTERVAL, tell)]
-
-    timers.append(loop.call_later(REMINDER_INTERVAL, tell))
-    try:
-        yield
-    finally:
-        for timer in timers:
-            timer.cancel()
-
-
 async def finish_tasks(
         *, ignored: Collection[asyncio.Task[Any]], underway: inflight.Calls | None = None,
 ) -> None:
@@ -248,68 +214,18 @@ async def finish_tasks(
     if hung := find():
         await asyncio.wait(hung, timeout=HUNG_TASKS_TIMEOUT)
     if hung := find():
-        names = _describe_tasks(hung, underway)
+        names = waiting.describe_tasks(hung, underway)
         logger.warning(f"Cancelling the tasks that are left behind: {names}.")
     while hung := find():
         for task in hung:
             task.cancel()
-        _, pending = await asyncio.wait(hung, timeout=REMINDER_INTERVAL)
+        _, pending = await asyncio.wait(hung, timeout=waiting.REMINDER_INTERVAL)
         if pending:
-            names = _describe_tasks(pending, underway)
+            names = waiting.describe_tasks(pending, underway)
             logger.warning(f"The tasks do not end though cancelled: {names}.")
         for task in hung:
             if task.done() and not task.cancelled():
                 task.exception()
-
-
-def describe_waiting(
-        underway: inflight.Calls, loop: asyncio.AbstractEventLoop, *, everything: bool = False,
-) -> str:
-    """
-    Describe what still runs in the operator: the handlers, and the tasks and threads they started.
-
-    Tasks and threads of Kopf itself are named only with ``everything``, or if there is nothing
-    else.
-    """
-    parts: list[str] = []
-    if underway:
-        parts.append(f"Handlers: {inflight.describe(underway, loop.time())}.")
-    with contextlib.suppress(RuntimeError):  # from another thread: the set of tasks can change
-        others = asyncio.all_tasks(loop) - {call.task for call in underway}
-        if tasks := _describe_tasks(others, underway, everything=everything):
-            parts.append(f"Tasks: {tasks}.")
-    frames = sys._current_frames()
-    places = {
-        thread.name: tracebacks.locate(frames.get(thread.ident or 0), own=not everything)
-        for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.main_thread()
-        and thread.ident not in {call.thread for call in underway}}
-    threads = _name((name, place) for name, place in places.items() if everything or place)
-    if threads:
-        parts.append(f"Threads: {threads}.")
-    if not parts and not everything:
-        return f"No handlers. {describe_waiting(underway, loop, everything=True)}"
-    return ' '.join(parts)
-
-
-def _describe_tasks(
-        tasks: Iterable[asyncio.Task[Any]], underway: inflight.Calls, *, everything: bool = True,
-) -> str:
-    called = {call.task: call for call in underway}
-    items: list[tuple[str, str | None]] = []
-    for task in tasks:
-        frame = tracebacks.find_awaiting(task)
-        if task in called:
-            items.append((called[task].describe(task.get_loop().time()), None))
-        elif everything or tracebacks.locate(frame, own=True):
-            items.append((task.get_name(), tracebacks.locate(frame, own=not everything)))
-    return _name(items)
-
-
-def _name(items: Iterable[tuple[str, str | None]]) -> str:
-    texts = sorted(f"{name} (at {place})" if place else name for name, place in items)
-    more = len(texts) - MAX_NAMED
-    return ', '.join([*texts[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def is_interpreter_exiting() -> bool:

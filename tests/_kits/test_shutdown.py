@@ -8,7 +8,8 @@ import pytest
 
 import kopf
 from kopf._core.actions import inflight
-from kopf._core.reactor import shutdown
+from kopf._core.reactor import waiting
+from kopf._kits import shutdown
 
 
 @pytest.fixture()
@@ -81,7 +82,7 @@ async def test_tasks_that_refuse_to_be_cancelled_are_cancelled_again_and_named(l
     task = asyncio.create_task(resist(), name='resistance')
     await shutdown.finish_tasks(ignored=ignored)
     assert task.done()
-    assert looptime == shutdown.HUNG_TASKS_TIMEOUT + 2 * shutdown.REMINDER_INTERVAL
+    assert looptime == shutdown.HUNG_TASKS_TIMEOUT + 2 * waiting.REMINDER_INTERVAL
     found = [message for message in caplog.messages if "do not end though cancelled" in message]
     assert len(found) == 2
     assert f"resistance (at {__file__}:" in found[0]
@@ -105,8 +106,8 @@ async def test_errors_of_tasks_left_behind_are_nobodys():
 @pytest.mark.parametrize('args, what', [([], "stopping"), (["starting"], "starting")])
 async def test_it_is_said_again_and_again_what_is_waited_for(caplog, args, what):
     caplog.set_level('INFO')
-    with shutdown.remind(inflight.Calls(), *args):
-        await asyncio.sleep(shutdown.REMINDER_INTERVAL * 2.5)
+    with waiting.remind(inflight.Calls(), *args):
+        await asyncio.sleep(waiting.REMINDER_INTERVAL * 2.5)
     await asyncio.sleep(100)
     assert len(caplog.messages) == 2
     assert caplog.messages[0].startswith(f"Operator is still {what}. ")
@@ -145,14 +146,15 @@ def test_further_signals_change_nothing_until_the_process_has_ended():
     script = '''
 import asyncio, atexit, os, signal
 import kopf
-from kopf._core.reactor import shutdown
+from kopf._core.reactor import waiting
+from kopf._kits import shutdown
 
 async def stop():
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.sleep(60)
 
 atexit.register(os.kill, os.getpid(), signal.SIGTERM)
-shutdown.owns_process_var.set(True)
+waiting.owns_process_var.set(True)
 kopf.run(standalone=True, clusterwide=True, _command=stop())
 os.kill(os.getpid(), signal.SIGTERM)
 '''
@@ -169,7 +171,8 @@ def test_a_second_interruption_ends_the_process_at_once(hanging):
     script = f'''
 import asyncio, os, signal, threading, time
 import kopf
-from kopf._core.reactor import shutdown
+from kopf._core.reactor import waiting
+from kopf._kits import shutdown
 
 {hanging}
 
@@ -184,7 +187,7 @@ async def stop():
     finally:
         await hang()
 
-shutdown.owns_process_var.set(True)
+waiting.owns_process_var.set(True)
 kopf.run(standalone=True, clusterwide=True, _command=stop())
 '''
     done = subprocess.run(
@@ -254,7 +257,7 @@ async def test_it_is_told_that_a_second_interruption_leaves_the_handlers(
     underway = inflight.Calls()
     if is_busy:
         underway[inflight.Call(None, {}, None)] = None
-    shutdown.owns_process_var.set(owns)
+    waiting.owns_process_var.set(owns)
     exiting = shutdown.Shutdown(underway, settings)
     exiting.signalled.set_result(number)
     await exiting.wait(None)
@@ -267,7 +270,8 @@ def test_it_is_known_when_python_only_waits_for_its_threads():
     assert not shutdown.is_interpreter_exiting()
     script = '''
 import threading, time
-from kopf._core.reactor import shutdown
+from kopf._core.reactor import waiting
+from kopf._kits import shutdown
 def run():
     time.sleep(0.5)
     print(shutdown.is_interpreter_exiting())
