@@ -10,6 +10,7 @@ from kopf._kits.typed.vocabulary import DeclarationError
 
 Object = dict[str, Any]
 
+_ABSENT: Any = object()
 _UNTOUCHED = frozenset({'apiVersion', 'kind', 'metadata'})
 
 
@@ -63,9 +64,13 @@ def apply(moves: Iterable[Move], obj: Object, *, up: bool) -> None:
     taken = []
     for move in moves:
         source, target = (move.old, move.new) if up else (move.new, move.old)
-        found = _take(obj, _parse(source))
-        if found:
-            taken.append((source, target, move.up if up else move.down, found[0]))
+        path = _parse(source)
+        value = dicts.resolve(obj, path, _ABSENT)
+        if value is not _ABSENT:
+            taken.append((source, target, move.up if up else move.down, value))
+            dicts.remove(obj, path)
+            if len(path) > 1:
+                obj.setdefault(path[0], {})  # what is at the top stays
     for source, target, fn, value in taken:
         if fn is not None and value is not None:
             value = call(fn, value, f"{source[1:]} cannot be converted")
@@ -80,24 +85,6 @@ def call(fn: Callable[[Any], Any], value: Any, failure: str) -> Any:
         raise
     except Exception as e:
         raise ConversionError(f"{failure}: {e!r}") from e
-
-
-def _take(obj: Object, path: dicts.FieldPath) -> list[Any]:
-    """Remove a field, and the parents that have nothing else; return its value, if it is there."""
-    parents = [obj]
-    for key in path[:-1]:
-        child = parents[-1].get(key)
-        if not isinstance(child, dict):
-            return []
-        parents.append(child)
-    if path[-1] not in parents[-1]:
-        return []
-    value = parents[-1].pop(path[-1])
-    for depth in range(len(path) - 1, 1, -1):  # the top-level fields stay
-        if parents[depth]:
-            break
-        del parents[depth - 1][path[depth - 1]]
-    return [value]
 
 
 def _put(obj: Object, path: dicts.FieldPath, value: Any) -> None:

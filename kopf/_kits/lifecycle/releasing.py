@@ -181,14 +181,13 @@ class _Releasing:
         :raises CommandError: if it does, or if this cannot be seen; but for a dry run.
         """
         try:
-            peers = [peer async for peer in self._iter_peers()]
-            holder = await self._find_holder()
+            found = [peer async for peer in self._iter_peers()] or await self._find_holder()
         except errors.APIForbiddenError as e:
             self._refuse(f"It cannot be seen whether the operator runs: {e} If you have stopped "
                          f"it, add --force.")
             return
-        if peers or holder is not None:
-            self._refuse(f"The operator runs: {[*peers, holder][0]} Stop it first, for example: "
+        if found:
+            self._refuse(f"The operator runs: {found[0]} Stop it first, for example: "
                          f"kubectl scale deployment NAME --replicas=0. If it is another operator, "
                          f"use --peering or --leader-elect to name your own; otherwise, --force.")
 
@@ -206,10 +205,8 @@ class _Releasing:
                     if sighting.until > now.mono:
                         yield f"{identity} is in the {resource.kind} {name!r}."
 
-    async def _find_holder(self) -> str | None:
-        """
-        Find who holds the Lease: whoever renews it. The times in it are those of another clock.
-        """
+    async def _find_holder(self) -> Sequence[str]:
+        """Find who holds a Lease: whoever renews it. The times in it are those of another clock."""
         known: dict[str, leases.Sighting] = {}
         clock = clocks.Clock()
         while True:
@@ -225,10 +222,10 @@ class _Releasing:
                     self.sweep.say(f"Waiting, as {what}. It expires in {seen.until - now:.0f} "
                                    f"seconds, unless it is renewed.")
                 elif former.since < seen.since:
-                    return f"{what}."
+                    return [f"{what}."]
                 is_waiting = True
             if not is_waiting:
-                return None
+                return []
             await asyncio.sleep(1)
 
     async def _iter_leases(self) -> AsyncIterator[Any]:

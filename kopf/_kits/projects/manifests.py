@@ -109,8 +109,10 @@ def make(
     is_standard = isinstance(settings.admission.server, services.WebhookServiceServer)
     has_several = plan.replicas > 1
     is_old = plan.minor is not None and plan.minor < BUDGETS_SINCE
-    objs = _load(
+    namespace, account, viewers, editors, deployment, budget, service, monitor = _load(
         name=plan.name, namespace=plan.namespace, image=plan.image, args=[*plan.args],
+        viewers=f'{plan.name}-view', reading=_make_rules(definitions, READING),
+        editors=f'{plan.name}-edit', writing=_make_rules(definitions, READING + WRITING),
         replicas=plan.replicas, strategy='RollingUpdate' if has_several else 'Recreate',
         cpu=f'{20 * plan.processes}m', memory=f'{100 * plan.processes}Mi',
         memory_limit=f'{300 * plan.processes}Mi',
@@ -124,8 +126,7 @@ def make(
         service_port=services.SERVICE_PORT if is_standard else ports.get('webhooks'),
         metrics_port='http' if is_shared else 'metrics', metrics_path=metrics and metrics.path)
     if not has_several:
-        del objs['Deployment']['spec']['template']['spec']['topologySpreadConstraints']
-    account = objs['ServiceAccount']
+        del deployment['spec']['template']['spec']['topologySpreadConstraints']
     is_there = plan.namespace == 'default' or plan.namespace.startswith('kube-')
     has_peering = settings.peering.mandatory and not settings.peering.standalone
     files = {
@@ -133,23 +134,21 @@ def make(
             *(definitions if plan.minor is None else [
                 enforcement.remove_ignored(definition, plan.minor) for definition in definitions]),
             *(yaml.safe_load_all(PEERING.read_text('utf-8')) if has_peering else ())],
-        '1-namespace': [] if is_there else [objs['Namespace']],
+        '1-namespace': [] if is_there else [namespace],
         '2-rights': [account, *_make_rights(plan, rights)],
-        '3-users': [*_make_user_roles(plan, definitions)],
+        '3-users': [viewers, editors] if definitions else [],
         '4-peering': [*_make_peerings(plan, settings.peering)] if has_peering else [],
-        '5-deployment': [
-            objs['Deployment'], *([objs['PodDisruptionBudget']] if has_several else ())],
-        '6-webhooks': [objs['Service']] if has_webhooks else [],
-        '7-monitoring': [objs['PodMonitor']] if plan.has_monitor else [],
+        '5-deployment': [deployment, budget] if has_several else [deployment],
+        '6-webhooks': [service] if has_webhooks else [],
+        '7-monitoring': [monitor] if plan.has_monitor else [],
     }
     return {name: objs for name, objs in files.items() if objs}
 
 
-def _load(**values: Any) -> dict[str, Any]:
-    """Fill in the values, and return the objects by their kinds."""
-    text = string.Template(OBJECTS.read_text('utf-8')).substitute({
-        name: json.dumps(value, ensure_ascii=False) for name, value in values.items()})
-    return {obj['kind']: obj for obj in yaml.safe_load_all(text)}
+def _load(**values: Any) -> Iterator[Any]:
+    """Fill in the values, and iterate over the objects."""
+    return yaml.safe_load_all(string.Template(OBJECTS.read_text('utf-8')).substitute({
+        name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}))
 
 
 def _make_rights(plan: Plan, rights: Collection[Right]) -> Iterator[Manifest]:
@@ -160,26 +159,16 @@ def _make_rights(plan: Plan, rights: Collection[Right]) -> Iterator[Manifest]:
             'kind': 'ServiceAccount', 'name': plan.name, 'namespace': plan.namespace})
 
 
-def _make_user_roles(plan: Plan, definitions: Sequence[Definition]) -> Iterator[Manifest]:
-    """Make the roles by which people see and change the objects, if they do so in general."""
+def _make_rules(definitions: Sequence[Definition], verbs: Sequence[str]) -> list[Manifest]:
+    """Make the rules of a role for the objects of these definitions."""
     plurals: dict[str, list[str]] = {}
     for definition in definitions:
         spec, plural = definition['spec'], definition['spec']['names']['plural']
         is_scaled = any('scale' in version.get('subresources', ()) for version in spec['versions'])
         plurals.setdefault(spec['group'], []).extend(
             [plural, f'{plural}/scale'] if is_scaled else [plural])
-    for role, verbs, targets in [
-            ('view', READING, ['view']), ('edit', READING + WRITING, ['edit', 'admin'])]:
-        if plurals:
-            yield {
-                'apiVersion': roles.API_VERSION,
-                'kind': 'ClusterRole',
-                'metadata': {'name': f'{plan.name}-{role}', 'labels': {
-                    f'{roles.API_GROUP}/aggregate-to-{target}': 'true' for target in targets}},
-                'rules': [
-                    {'apiGroups': [group], 'resources': [*resources], 'verbs': [*verbs]}
-                    for group, resources in plurals.items()],
-            }
+    return [{'apiGroups': [group], 'resources': resources, 'verbs': [*verbs]}
+            for group, resources in plurals.items()]
 
 
 def _make_peerings(plan: Plan, peering: configuration.PeeringSettings) -> Iterator[Manifest]:

@@ -7,17 +7,10 @@ admission webhooks are called, the whole operation is repeated.
 import copy
 from collections.abc import Callable
 
-from kopf._kits.sandbox import (
-    conversions,
-    encoding,
-    managedfields,
-    objects,
-    reading,
-    rules,
-    wordings,
-)
+from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules, wordings
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
+from kopf._kits.sandbox.conversions import prepare_write
 from kopf._kits.sandbox.deleting import (
     delete_entry,
     is_released,
@@ -152,7 +145,7 @@ class Writer:
         rules.validate(request.kind, new, old, request.subresource)
         request.warnings.extend(rules.warn(request.kind, new, old))
         await self.admission.validate(request, operation, new, old)
-        await conversions.prepare_write(self._cluster, request.kind, new)
+        await prepare_write(self._cluster, request.kind, new)
         return new
 
     def _completed(self, request: Request, new: Obj, old: Obj | None) -> Obj:
@@ -182,7 +175,7 @@ class Writer:
         deletion = parse_deletion(request)
         key = (request.namespace, request.name)
         entry = cluster.get(kind, key)
-        await conversions.prepare_write(cluster, kind, cluster.load(kind, entry))
+        await prepare_write(cluster, kind, cluster.load(kind, entry))
         deletion.check(kind, entry)
         await self._admit_deletion(request, entry)
         entry = cluster.get(kind, key)
@@ -202,7 +195,7 @@ class Writer:
         shown: list[bytes] = []
         for entry in found:
             try:
-                await conversions.prepare_write(cluster, kind, cluster.load(kind, entry))
+                await prepare_write(cluster, kind, cluster.load(kind, entry))
                 await self._admit_deletion(request, entry)
                 current = cluster.get(kind, entry.key)
                 _, raw = delete_entry(cluster, request, current, deletion)

@@ -17,7 +17,7 @@ import datetime
 import enum
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kopf._kits.webhooks import certificates
@@ -108,14 +108,11 @@ class Store:
         """The certificates that API servers must trust, in a stable order."""
         if self.is_foreign:
             return [] if self.authority is None else [self.authority]
-        return sorted({each.certificate for each in self.generations})
-
-    @property
-    def generations(self) -> Iterator[Generation]:
-        return (each for each in (self.current, self.next, self.old) if each is not None)
+        known = (self.current, self.next, self.old)
+        return sorted({each.certificate for each in known if each is not None})
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Replica:
     """What a replica knows of itself."""
     id: str
@@ -224,10 +221,10 @@ def parse(raw: Mapping[str, Any]) -> Store:
             pass
     uid, version = metadata.get('uid') or '', metadata.get('resourceVersion') or ''
     if raw.get('type') == FOREIGN_TYPE:
-        pair = data.get('tls.crt'), data.get('tls.key')
+        certificate, key = data.get('tls.crt'), data.get('tls.key')
         return Store(
             uid=uid, version=version, is_foreign=True, authority=data.get('ca.crt') or None,
-            current=Generation(pair[0], pair[1]) if pair[0] and pair[1] else None)
+            current=Generation(certificate, key) if certificate and key else None)
     reports: dict[str, Report] = {}
     for key, text in (metadata.get('annotations') or {}).items():
         if key.startswith(PREFIX):

@@ -236,21 +236,21 @@ class Keeper(watching.Sink):
 
     def _note(self, store: generations.Store | None, now: datetime.datetime) -> None:
         """Note what is new: what the Secret has, and what the operator has written elsewhere."""
-        site, known, times = self._site, self._store, self._times
+        site, me, known, times = self._site, self._me, self._store, self._times
         if store is not None and store.is_foreign:
             self._foreign = list(dict.fromkeys([*self._foreign, *store.authorities]))[-2:]
             if known is None or known.current != store.current:
-                self._me = dataclasses.replace(self._me, changed_at=now)
+                me.changed_at = now
         self._store = store
         found = [] if store is None else self._foreign if store.is_foreign else store.authorities
         if found:
             self.bundle = b''.join(each.strip() + b'\n' for each in found)
         placed = base64.b64decode((site.placed or {}).get('caBundle') or '')
-        self._me = dataclasses.replace(
-            self._me, is_writer=site.is_writer, placed=placed,
-            placed_at=now if placed != self._me.placed else self._me.placed_at)
+        if placed != me.placed:
+            me.placed, me.placed_at = placed, now
+        me.is_writer = site.is_writer
         is_rotating = store is not None and store.current is not None and (
-            store.current.id != self._me.serves or len(store.authorities) > 1)
+            store.current.id != me.serves or len(store.authorities) > 1)
         # What is overwritten during a rotation is repaired before the switch.
         refresh = times.settling / 2 if is_rotating else times.report
         site.ask(
@@ -262,7 +262,7 @@ class Keeper(watching.Sink):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         certificates.load_pair(context, (generation.certificate, generation.key), None)
         self.context, self._served = context, generation
-        self._me = dataclasses.replace(self._me, serves=generation.id, serves_since=now)
+        self._me.serves, self._me.serves_since = generation.id, now
         logger.info(f"The webhooks are served with the certificate {generation.id} of the Secret "
                     f"{self._namespace}/{self._name}.")
 
@@ -307,10 +307,9 @@ def _find_namespace(site: sites.Site) -> str:
 
     :raises ValueError: if there is none.
     """
-    found = [serviceaccounts.get_namespace(), *(
-        item.default_namespace for item in site.client.vault.select_all())]
-    namespace = next(filter(None, found), None)
-    if namespace is None:
-        raise ValueError("In which namespace is the Service of the webhooks? Set namespace= of "
-                         "kopf.WebhookServiceServer.")
-    return namespace
+    for namespace in [serviceaccounts.get_namespace(), *(
+            item.default_namespace for item in site.client.vault.select_all())]:
+        if namespace:
+            return namespace
+    raise ValueError("In which namespace is the Service of the webhooks? Set namespace= of "
+                     "kopf.WebhookServiceServer.")

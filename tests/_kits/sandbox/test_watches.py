@@ -52,8 +52,7 @@ async def test_initial_events_end_with_a_bookmark(http):
 async def test_a_watch_without_bookmarks_sleeps_when_these_would_be_due():
     async with Sandbox() as sandbox:
         watch = watches.Watch(
-            sandbox._cluster, sandbox._request('watch', sandbox._find('configmaps'), '', None),
-            sandbox._conversions)
+            sandbox._cluster, sandbox._request('watch', sandbox._find('configmaps'), '', None))
         looks, take = [], watch._take
         watch._take = lambda: looks.append(1) or take()
         watching = asyncio.ensure_future(anext(watch.lines()))

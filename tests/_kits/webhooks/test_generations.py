@@ -349,7 +349,8 @@ class Cluster:
     def check(self):
         if self.trusted is None or self.raw is None:
             return
-        known = {each.id: each for each in parse_once(self.raw).generations}
+        raw = parse_once(self.raw)
+        known = {each.id: each for each in (raw.current, raw.next, raw.old) if each is not None}
         for node in self.nodes.values():
             if node.me.serves is not None:
                 assert node.me.serves in known, self.now
