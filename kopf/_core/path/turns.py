@@ -278,6 +278,7 @@ class Processor:
             member.note_answer()
         if item.inbox.has_pending and not is_hot:
             return
+        pause = self.env.find_pause(newest)
         self._switch.confirm()
         if not self._switch.admits() or not (item.is_indexed or is_hot):
             item.inbox.remind()  # the item is released when it is resumed or indexed
@@ -285,13 +286,19 @@ class Processor:
         item.notice()
         item.enter(objects.Phase.CALLING)
         try:
-            await member.run(newest)
+            await member.run(newest, pause)
         finally:
             item.enter(objects.Phase.WORKING)
         if member.has_written and self._is_changing(item, newest):
             item.inbox.remind()  # the handlers of changes have not seen what was written
-        if member.due is not None and (item.due is None or member.due < item.due):
-            self._alarms.sleep(item, member.due)
+        due = member.due
+        if pause is not None:
+            due = None if pause.until is None else self.env.clock.now().at(pause.until)
+            item.hold(decisions.Pause(pause.describe(), until=due), self._get_logger(newest))
+        elif isinstance(item.held, decisions.Pause):
+            item.go_on(self._get_logger(newest))
+        if due is not None and (item.due is None or due < item.due):
+            self._alarms.sleep(item, due)
 
     def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
         """Whether the states differ in more than in the records of handlers."""
@@ -371,7 +378,8 @@ class Processor:
             return companions.alive
         selected = companions.select(served.spawning, raw)
         if not selected or finalizers.is_present(raw, self.env.settings.persistence.finalizer):
-            spawning.adjust(companions, selected)
+            is_paused = self.env.find_pause(raw) is not None
+            spawning.adjust(companions, selected, is_paused=is_paused)
         if not selected and companions.forgettable:
             item.accompany(None)
             return False

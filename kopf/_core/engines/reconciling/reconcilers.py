@@ -17,7 +17,7 @@ from kopf._core.actions import application, execution, finalizers, loggers, prog
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, filters, handlers, pauses
 
 UNVERSIONED = {'metadata': {'resourceVersion': None, 'generation': None, 'managedFields': None}}
 """A patch that removes what changes in an object by any write."""
@@ -89,9 +89,9 @@ class Reconcilers(Member):
         self._is_triggered = True
         self._count_repetition()
 
-    async def run(self, raw: bodies.RawBody) -> None:
+    async def run(self, raw: bodies.RawBody, pause: pauses.Pause | None = None) -> None:
         """
-        Call the handlers that are due, and apply what they return.
+        Call the handlers that are due, and apply what they return. In a pause, only report that.
 
         :raises errors.APIError: if the object cannot be patched.
         """
@@ -99,6 +99,10 @@ class Reconcilers(Member):
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         try:
+            if pause is not None:
+                self._is_triggered, self._is_asked = is_triggered, is_asked  # later
+                await self._report_pause(raw, pause)
+                return
             if finalizers.is_deleting(raw):
                 self._states.clear()
                 await self._clean_up(raw)
@@ -158,7 +162,7 @@ class Reconcilers(Member):
         labels. They are found when the handler has returned their manifests. Then the handler is
         called again, as it must see what it is going to overwrite.
         """
-        hub, host, context = self._hub, self.host, self._hub.context
+        hub, context = self._hub, self._hub.context
         namespace = raw['metadata'].get('namespace')
         now = context.clock.now()
         state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
@@ -168,10 +172,8 @@ class Reconcilers(Member):
             hub.waiting.add(self)
             return raw
         target = self._aim_at(raw)
-        known = children.OperatorChildren(hub.store, host.uid, namespace, strays)
-        cause = causes.ReconcilingCause(
-            logger=target.logger, memo=hub.get_memo(host), indices=context.indices,
-            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
+        known = children.OperatorChildren(hub.store, self.host.uid, namespace, strays)
+        cause = self._make_cause(raw, target, known)
         upkeep = Upkeep(hub, target, self, handler, known)
         filter_error: Exception | None = None
         try:
@@ -206,6 +208,14 @@ class Reconcilers(Member):
                     problems.clear()
         self._note(handler, outcome)
         return await self._finish(upkeep, raw, outcome, is_last)
+
+    def _make_cause(
+            self, raw: bodies.RawBody, target: application.Target, known: children.OperatorChildren,
+    ) -> causes.ReconcilingCause:
+        hub, host = self._hub, self.host
+        return causes.ReconcilingCause(
+            logger=target.logger, memo=hub.get_memo(host), indices=hub.context.indices,
+            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
 
     async def _finish(
             self, upkeep: Upkeep, raw: bodies.RawBody, outcome: progression.Outcome, is_last: bool,
@@ -261,6 +271,19 @@ class Reconcilers(Member):
         if self._reporter is not None:
             conditions.report(
                 patch, self._problems, reporter=self._reporter, resource=self.host.resource)
+
+    async def _report_pause(self, raw: bodies.RawBody, pause: pauses.Pause) -> None:
+        """Set the condition of a pause; the next report after the pause ends it."""
+        for handler in self.host.handlers.reconciling:
+            target = self._aim_at(raw)
+            known = children.OperatorChildren(
+                self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {})
+            cause = self._make_cause(raw, target, known)
+            if handler.conditions and execution.is_matching(handler, cause):
+                self._is_reported = False
+                conditions.report_pause(cause.patch, pause.describe(), resource=self.host.resource)
+                await self._apply_patch(raw, cause.patch, target)
+                return
 
     def _note(self, handler: handlers.ReconcilingHandler, outcome: progression.Outcome) -> None:
         """Note the outcome, and when the handler is called again."""
