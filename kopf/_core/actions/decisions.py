@@ -285,8 +285,9 @@ def decide(situation: Situation) -> Decision:
     view, cycle, selection = situation.view, situation.cycle, situation.selection
     reason = situation.reason
     is_needed = situation.accompanied or selection.needs_finalizer
-    is_concerned = cycle is not None or is_needed or selection.in_scope
-    if situation.pause is not None and is_concerned and (view.blocked or not view.deleting):
+    is_concerned = cycle is not None or is_needed or selection.in_scope or (
+        view.deleting and view.blocked)
+    if situation.pause is not None and is_concerned:
         return Decision(_pause(situation, situation.pause, is_needed=is_needed), cycle)
     if view.deleting:
         if not view.blocked and (is_needed or not selection.handlers):

@@ -8,6 +8,7 @@ import pytest
 
 import kopf
 import kopf.testing
+from kopf._core.intents.stopping import DaemonStoppingReason
 from tests.docs.snippets import DOCS
 
 PAUSED = {'metadata': {'annotations': {'kopf.dev/paused': 'Moving the disks'}}}
@@ -103,8 +104,8 @@ async def test_handlers_wait_while_the_object_is_paused(world, registry, calls):
 
         await world.edit(PAUSED)
         await asyncio.sleep(5)
-        assert [str(reason) for _, reason in pop(calls, 'daemon ends')] == [
-            'DaemonStoppingReason.RESOURCE_PAUSED']
+        assert [reason for _, reason in pop(calls, 'daemon ends')] == [
+            DaemonStoppingReason.RESOURCE_PAUSED]
         pop(calls, 'event')
         await world.resize(2)
         await world.resize(3)
@@ -175,6 +176,29 @@ async def test_deletions_wait_for_the_end_of_the_pause(world, registry, calls):
         await world.edit(UNPAUSED)
         await world.client.wait_gone(EXAMPLES, 'obj', timeout=30)
         assert pop(calls, 'create', 'delete') == [('delete', 'obj', None, 1)]
+
+
+@kopf.testing.virtual_time
+async def test_deletions_wait_if_there_are_only_daemons(world):
+    registry, reasons = kopf.OperatorRegistry(), []
+
+    @kopf.daemon(EXAMPLES, registry=registry)
+    async def stay(stopped, **_):
+        await stopped.wait()
+        reasons.append(stopped.reason)
+
+    async with world, world.operator(registry=registry):
+        await world.create(spec={'size': 1})
+        await asyncio.sleep(5)
+        await world.edit(PAUSED)
+        await asyncio.sleep(5)
+        assert reasons == [DaemonStoppingReason.RESOURCE_PAUSED]
+        await world.client.delete(EXAMPLES, 'obj')
+        await asyncio.sleep(WHILE)
+        assert (await world.client.get(EXAMPLES, 'obj'))['metadata']['finalizers']
+        await world.edit(UNPAUSED)
+        await world.client.wait_gone(EXAMPLES, 'obj', timeout=30)
+        assert len(reasons) == 1
 
 
 @kopf.testing.virtual_time
