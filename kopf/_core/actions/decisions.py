@@ -340,6 +340,9 @@ def decide(situation: Situation) -> Decision:
 def _pause(situation: Situation, pause: pauses.Pause, *, is_needed: bool) -> Step:
     """Decide for an object that is paused: a deletion has to wait for the end of the pause."""
     view, cycle = situation.view, situation.cycle
+    if cycle is not None and cycle.dirty and cycle.commit is not None:
+        # The object can be closed already: records would be taken for those of the next cycle.
+        return Close("the pause comes while the cycle is closed", cycle.reason, cycle.commit)
     if cycle is not None and cycle.dirty:
         return Save("what is done has to be on the object before the pause")
     if is_needed and not view.blocked and not view.deleting:

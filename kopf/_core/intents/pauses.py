@@ -83,5 +83,7 @@ def parse_time(text: str) -> datetime.datetime:
     :raises ValueError: if it is none.
     """
     time = datetime.datetime.fromisoformat(text)
-    return time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else (
-        time.astimezone(datetime.UTC))
+    try:
+        return time.replace(tzinfo=time.tzinfo or datetime.UTC).astimezone(datetime.UTC)
+    except OverflowError as e:  # e.g. the end of the year 9999 in America
+        raise ValueError(str(e)) from e

@@ -198,6 +198,7 @@ class Handling:
             self._known = pending
             self.saver.go_on_from(pending)
             self.item.inbox.absorb()
+            self._accompanied = self._accompany(self.item, pending)
             self._cause = None
 
     def _get_cause(self) -> causes.ChangingCause:
@@ -419,7 +420,8 @@ class Handling:
         item.slow_down(None)
         item.drop()
         self.logger.debug("Handling cycle is finished, waiting for new changes.")
-        return None
+        # A pause is no change, but there can be companions that it stops, or that go on after it.
+        return newest if any(map(self.env.find_pause, (self.view.raw, newest))) else None
 
     def _brake(
             self, contributions: Sequence[cycles.Contribution],

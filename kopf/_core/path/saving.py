@@ -26,7 +26,7 @@ from kopf._core.actions import (
     recording,
 )
 from kopf._core.engines.reconciling import applications
-from kopf._core.intents import causes, pauses
+from kopf._core.intents import causes
 from kopf._core.path import objects
 
 
@@ -48,10 +48,6 @@ class Environment(execution.Context):
         """
         self.client.enter_term()
         self._applier.enter()
-
-    def find_pause(self, raw: bodies.RawBody) -> pauses.Pause | None:
-        """Find what pauses the handlers of an object in this state now."""
-        return pauses.find(raw, self.settings.pausing.annotation, now=self.clock.now().wall)
 
 
 class Saver:

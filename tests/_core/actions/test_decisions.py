@@ -620,6 +620,18 @@ def test_nobody_is_called_in_a_pause_and_nothing_is_lost(situation, pause):
         assert step.until == (None if pause.until is None else make_moment(90).mono)
 
 
+def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
+    conclusion = Conclusion(essence(1), None)
+    cycle = Cycle(
+        Reason.UPDATE, State({'one': make_state('succeeded', Reason.UPDATE)}), frozenset({'one'}),
+        unsaved={'one': essence(1)}, commit=conclusion)
+    situation = make_situation(
+        make_handler('one', None), view=make_view(essence(2), essence(0)), reason=Reason.UPDATE,
+        cycle=cycle, pause=pauses.Pause('Maintenance'))
+    step, _ = decide(situation)
+    assert (type(step), step.conclusion) == (Close, conclusion)
+
+
 @many
 @given(situation=situations())
 def test_nobody_sleeps_who_is_due(situation):

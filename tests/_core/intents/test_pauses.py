@@ -43,6 +43,8 @@ def test_there_is_no_pause_without_the_annotation(raw):
 
 @pytest.mark.parametrize(('text', 'problem'), [
     ('x; until=tomorrow', "'until=tomorrow' is no time in ISO 8601"),
+    ('x; until=9999-12-31T23:59-01:00',
+     "'until=9999-12-31T23:59-01:00' is no time in ISO 8601"),
     ('x; deletion=yes', "'deletion=yes' is neither deletion=allow nor deletion=wait"),
 ])
 def test_what_is_not_understood_is_a_problem_and_the_pause_goes_on(text, problem):

@@ -249,8 +249,11 @@ class Companions:
         self.idle_since = self.spawner.clock.mono()
         if self._live is not None:
             self._live._replace_with(raw)
+        is_paused = self.spawner.context.find_pause(raw) is not None
         for companion in self.members:
             companion.note_change()
+            if is_paused:
+                companion.pause(Reason.RESOURCE_PAUSED)
 
     def get_body(self) -> bodies.Body:
         """A body that always shows the newest state; all running companions share it."""

@@ -6,6 +6,7 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import random
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -59,10 +60,10 @@ class Reconcilers(Member):
         """The handler with ``conditions=True``, if the object matches its filters."""
         self._is_reported = True
         """Whether the conditions are as the last calls of the handlers require."""
-        self._told: tuple[ids.HandlerId | None, ...] = ()  # an empty set would take memory
+        self._told: tuple[ids.HandlerId | pauses.Pause | None, ...] = ()  # a set takes more memory
         """
-        What was said in the log: which handlers the object matches no more; and (None) that the
-        deleted object waits for children that must not be listed.
+        What was said: which handlers the object matches no more; that it is paused; and (None) that
+        the deleted object waits for children that must not be listed.
         """
         hub.join(self)
 
@@ -89,27 +90,53 @@ class Reconcilers(Member):
         self._is_triggered = True
         self._count_repetition()
 
-    async def run(self, raw: bodies.RawBody, pause: pauses.Pause | None = None) -> None:
+    async def hold(self, raw: bodies.RawBody, pause: pauses.Pause) -> bool:
         """
-        Call the handlers that are due, and apply what they return. In a pause, only report that.
+        Report once that the object is paused, instead of `run`; the next report is of its end.
+
+        Return whether the end of the pause is awaited by any handlers, or by the deletion.
 
         :raises errors.APIError: if the object cannot be patched.
         """
+        self.has_written = False
+        target = self._aim_at(raw)
+        cause = self._make_cause(raw, target, children.OperatorChildren(
+            self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
+        held = [handler for handler in self.host.handlers.reconciling
+                if execution.is_matching(handler, cause)]
+        if pause not in self._told and any(handler.conditions for handler in held):
+            self._is_reported = False
+            conditions.report_pause(cause.patch, pause.describe(), resource=self.host.resource)
+            try:
+                await self._apply_patch(raw, cause.patch, target)
+            except application.REFUSALS as e:
+                target.logger.error(f"The condition of the pause is refused: {e}")
+            self._told = (*self._iter_told(), pause)
+        return bool(held) or finalizers.is_present(raw, FINALIZER)
+
+    def _iter_told(self) -> Iterator[ids.HandlerId | None]:
+        return (told for told in self._told if not isinstance(told, pauses.Pause))
+
+    async def run(
+            self, raw: bodies.RawBody, *, is_paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Call the handlers that are due, and apply what they return, until the object ``is_paused``.
+
+        :raises errors.APIError: if the object cannot be patched.
+        """
+        self._told = tuple(self._iter_told()) if self._told else ()
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         try:
-            if pause is not None:
-                self._is_triggered, self._is_asked = is_triggered, is_asked  # later
-                await self._report_pause(raw, pause)
-                return
             if finalizers.is_deleting(raw):
                 self._states.clear()
                 await self._clean_up(raw)
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
-            await self._call(raw, is_triggered=is_triggered)
+            await self._call(raw, is_triggered=is_triggered, is_paused=is_paused)
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -133,7 +160,9 @@ class Reconcilers(Member):
         return 0.0 if self._restorations is None else self._restorations.get_wait(
             self._hub.context.clock.mono())
 
-    async def _call(self, raw: bodies.RawBody, *, is_triggered: bool) -> None:
+    async def _call(
+            self, raw: bodies.RawBody, *, is_triggered: bool, is_paused: Callable[[], bool],
+    ) -> None:
         now = self._hub.context.clock.mono()
         called = [
             handler for handler in self.host.handlers.reconciling if is_triggered or (
@@ -142,6 +171,9 @@ class Reconcilers(Member):
         while called and newest is not None:
             handler = called.pop(0)
             newest = await self._run(handler, newest, is_last=not called)
+            if called and is_paused():
+                self._is_triggered = self._is_asked = True  # later
+                return
         if newest is not None and not self._is_reported:  # the last handler was not called
             patch = patches.Patch()
             self._report(patch)
@@ -271,19 +303,6 @@ class Reconcilers(Member):
         if self._reporter is not None:
             conditions.report(
                 patch, self._problems, reporter=self._reporter, resource=self.host.resource)
-
-    async def _report_pause(self, raw: bodies.RawBody, pause: pauses.Pause) -> None:
-        """Set the condition of a pause; the next report after the pause ends it."""
-        for handler in self.host.handlers.reconciling:
-            target = self._aim_at(raw)
-            known = children.OperatorChildren(
-                self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {})
-            cause = self._make_cause(raw, target, known)
-            if handler.conditions and execution.is_matching(handler, cause):
-                self._is_reported = False
-                conditions.report_pause(cause.patch, pause.describe(), resource=self.host.resource)
-                await self._apply_patch(raw, cause.patch, target)
-                return
 
     def _note(self, handler: handlers.ReconcilingHandler, outcome: progression.Outcome) -> None:
         """Note the outcome, and when the handler is called again."""
