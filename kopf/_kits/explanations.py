@@ -18,7 +18,7 @@ from kopf._cogs.structs import bodies, concealing, diffs, ids, memos, patches, r
 from kopf._core.actions import cycles, decisions, execution, finalizers, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, hub
-from kopf._core.intents import causes, filters, handlers, registries
+from kopf._core.intents import causes, filters, handlers, pauses, registries
 from kopf._kits import mismatches
 
 LATER = "after this handling cycle, for the later changes"
@@ -180,6 +180,8 @@ class _Explainer:
             for handler in [*self._served.spawning, *self._served.reconciling,
                             *self._served.watching, *self._served.indexing]}
         """The handlers of states, and why they are not called."""
+        self._pause = pauses.find(
+            self._raw, self._settings.pausing.annotation, now=self._now.wall)
         self._spawned = [
             handler for handler in self._served.spawning if self._mismatches[handler] is None]
 
@@ -240,7 +242,8 @@ class _Explainer:
             view=view, reason=reason, selection=selection, cycle=cycle, recall=self._recall,
             now=self._now, accompanied=bool(self._spawned) and not view.deleting,
             is_status_essential=self._served.is_status_essential,
-            misfit=execution.find_misfit(selection.handlers, lambda: change)))
+            misfit=execution.find_misfit(selection.handlers, lambda: change),
+            pause=self._pause))
         return _Outlook(change, selection, step, following)
 
     def _look_beyond(self, view: decisions.View, now: '_Outlook') -> '_Outlook | None':
@@ -323,9 +326,11 @@ class _Explainer:
 
     def _judge_others(self) -> Iterator[Verdict]:
         for handler, mismatch in self._mismatches.items():
-            if finalizers.is_deleting(self._raw) and isinstance(
-                    handler, handlers.SpawningHandler | handlers.ReconcilingHandler):
-                mismatch = "the object is being deleted"
+            if isinstance(handler, handlers.SpawningHandler | handlers.ReconcilingHandler):
+                if finalizers.is_deleting(self._raw):
+                    mismatch = "the object is being deleted"
+                elif self._pause is not None:
+                    mismatch = mismatch or "the object is paused"
             yield Verdict(
                 handlers.name_decorator(handler), handler.id, mismatch is None,
                 mismatch or _describe_occasion(handler))

@@ -60,6 +60,21 @@ def test_creations(registry):
     assert found.next == "the operator calls created"
 
 
+def test_pauses(registry):
+    record(registry, kopf.on.create, 'created')
+    record(registry, kopf.timer, 'tick', interval=10)
+    record(registry, kopf.on.event, 'watched')
+    found = explain(registry, {'x': 1}, finalizers=[FINALIZER], annotations={
+        'kopf.dev/paused': 'Moving the disks'})
+    assert get_verdicts(found) == {
+        'created': (
+            False, "it matches, but nothing is done: The object is paused: Moving the disks"),
+        'tick': (False, "the object is paused"),
+        'watched': (True, "for each event of the object"),
+    }
+    assert found.next == "nothing. The object is paused: Moving the disks"
+
+
 def test_indices(registry):
     record(registry, kopf.index, 'complete')
     record(registry, kopf.index, 'partial', sharded=True)

@@ -561,6 +561,16 @@ class ReconcilingSettings(sections.Section):
     """The limit of the growing delay between attempts after errors. Default: 1000."""
 
 
+class PausingSettings(sections.Section):
+    """How people pause single objects."""
+
+    annotation: str | None = 'kopf.dev/paused'
+    """
+    The annotation that pauses the handlers of an object. If it is `None`, nothing does. Default:
+    ``kopf.dev/paused``.
+    """
+
+
 class MetricsSettings(sections.Section):
     """Where the metrics of the operator are served for Prometheus."""
 
@@ -622,6 +632,7 @@ class OperatorSettings(sections.Section):
     persistence: PersistenceSettings = dataclasses.field(default_factory=PersistenceSettings)
     reconciling: ReconcilingSettings = dataclasses.field(default_factory=ReconcilingSettings)
     leadership: LeadershipSettings = dataclasses.field(default_factory=LeadershipSettings)
+    pausing: PausingSettings = dataclasses.field(default_factory=PausingSettings)
     metrics: MetricsSettings = dataclasses.field(default_factory=MetricsSettings)
     tracing: TracingSettings = dataclasses.field(default_factory=TracingSettings)
     debugging: DebuggingSettings = dataclasses.field(default_factory=DebuggingSettings)

@@ -23,7 +23,7 @@ from kopf._core.actions import (
     progression,
     versions,
 )
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, filters, handlers, pauses
 
 
 class View(NamedTuple):
@@ -98,7 +98,8 @@ def _fetch_old(
         old = cast(bodies.BodyEssence, compaction.complete(old, current))
     if old is None:
         return None, False
-    old = essences.strip(persistence.progress_storage.clear(essence=old))
+    old = essences.strip(
+        persistence.progress_storage.clear(essence=old), settings.pausing.annotation)
     return versions.update(old, body=body, current=current, converter=converter)
 
 
@@ -119,7 +120,8 @@ def build_essence(
         body = bodies.Body(cast(bodies.RawBody, converter.complete(body._raw)))
     persistence = settings.persistence
     essence = persistence.diffbase_storage.build(body=body, extra_fields=extra_fields)
-    return essences.strip(persistence.progress_storage.clear(essence=essence))
+    return essences.strip(
+        persistence.progress_storage.clear(essence=essence), settings.pausing.annotation)
 
 
 def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:
@@ -166,6 +168,8 @@ class Situation(NamedTuple):
     """How long (seconds) the outcome of a handler can wait for the PATCH that carries it."""
     misfit: str | None = None
     """Why the object does not fit the types of the selected handlers; None if it does."""
+    pause: pauses.Pause | None = None
+    """What pauses the handlers of the object in this state, if anything does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,12 +232,19 @@ class Nothing(Step):
     """Whether the reason is worth a line in the log."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Hold(Nothing):
     """
-    Do nothing until the object changes, and try again then, or after a restart.
+    Do nothing until the object changes, or until this monotonic time; try again then, or after a
+    restart.
 
     Nothing is stored of it, so that a later version of the operator can handle the object.
     """
+    until: float | None = None
+
+
+class Pause(Hold):
+    """Do nothing, as somebody has paused the object."""
 
 
 class Decision(NamedTuple):
@@ -259,6 +270,10 @@ def decide(situation: Situation) -> Decision:
     view, cycle, selection = situation.view, situation.cycle, situation.selection
     reason = situation.reason
     is_needed = situation.accompanied or selection.needs_finalizer
+    is_concerned = cycle is not None or is_needed or selection.in_scope or (
+        view.deleting and view.blocked)
+    if situation.pause is not None and is_concerned:
+        return Decision(_pause(situation, situation.pause, is_needed=is_needed), cycle)
     if view.deleting:
         if not view.blocked and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)
@@ -297,7 +312,7 @@ def decide(situation: Situation) -> Decision:
     if situation.misfit is not None:
         if cycle is not None and cycle.dirty:
             return Decision(Save(situation.misfit), cycle)
-        return Decision(Hold(situation.misfit), cycle)
+        return Decision(Hold(f"{situation.misfit}. They are called when it does."), cycle)
     if cycle is None and reason == causes.Reason.UPDATE and situation.brake is not None and (
             situation.brake.until > situation.now.mono + clocks.PRECISION
             and situation.brake.essence == view.essence):
@@ -305,6 +320,20 @@ def decide(situation: Situation) -> Decision:
     cycle = cycles.Cycle(reason) if cycle is None else cycle.enter(reason)
     cycle = cycle.join(selection.handlers, recall=situation.recall, now=situation.now)
     return Decision(_proceed(situation, cycle), cycle)
+
+
+def _pause(situation: Situation, pause: pauses.Pause, *, is_needed: bool) -> Step:
+    """Decide for an object that is paused: a deletion has to wait for the end of the pause."""
+    view, cycle = situation.view, situation.cycle
+    if cycle is not None and cycle.dirty and cycle.commit is not None:
+        # The object can be closed already: records would be taken for those of the next cycle.
+        return Close("the pause comes while the cycle is closed", cycle.reason, cycle.commit)
+    if cycle is not None and cycle.dirty:
+        return Save("what is done has to be on the object before the pause")
+    if is_needed and not view.blocked and not view.deleting:
+        return AddFinalizer(ADDING, None)
+    until = None if pause.until is None else situation.now.at(pause.until)
+    return Pause(pause.describe(), until=until)
 
 
 def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:

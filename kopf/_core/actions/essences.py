@@ -13,9 +13,11 @@ OWN_PREFIX = 'kopf.dev/'
 """The prefix of the labels and annotations by which Kopf knows owned resources."""
 
 
-def strip(essence: bodies.BodyEssence) -> bodies.BodyEssence:
+def strip(
+        essence: bodies.BodyEssence, annotation: str | None = None,
+) -> bodies.BodyEssence:
     """
-    Leave out the labels and annotations that Kopf sets on owned resources.
+    Leave out the labels and annotations that Kopf sets on owned resources, and this ``annotation``.
 
     They depend on the parent and on how Kopf writes the manifest, not on what the object is. An
     essence that was stored by a former version can have them.
@@ -28,7 +30,7 @@ def strip(essence: bodies.BodyEssence) -> bodies.BodyEssence:
         return essence
     for stanza in ('labels', 'annotations'):
         for key in meta.get(stanza) or ():
-            if key.startswith(OWN_PREFIX):
+            if key.startswith(OWN_PREFIX) or key == annotation:
                 essence = dicts.without(essence, ('metadata', stanza, key))
     return essence
 

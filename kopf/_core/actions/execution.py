@@ -14,9 +14,17 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import encoders, nesting, patches
+from kopf._cogs.structs import bodies, encoders, nesting, patches
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
-from kopf._core.intents import causes, filters, handlererrors, handlers, registries, typedargs
+from kopf._core.intents import (
+    causes,
+    filters,
+    handlererrors,
+    handlers,
+    pauses,
+    registries,
+    typedargs,
+)
 
 encode = encoders.make_encode(json.JSONEncoder(allow_nan=False))
 """Encode as strict JSON, without NaN. It raises ValueError, TypeError, RecursionError."""
@@ -29,6 +37,10 @@ class Context:
     clock: clocks.Clock
     indices: Mapping[str, Any]
     observer: observers.Telling = observers.NOBODY
+
+    def find_pause(self, raw: bodies.RawBody) -> pauses.Pause | None:
+        """Find what pauses the handlers of an object in this state now."""
+        return pauses.find(raw, self.settings.pausing.annotation, now=self.clock.now().wall)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

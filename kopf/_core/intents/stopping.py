@@ -28,6 +28,9 @@ class DaemonStoppingReason(enum.Flag):
     RESOURCE_DELETED = enum.auto()
     """The object is being deleted, or is gone."""
 
+    RESOURCE_PAUSED = enum.auto()
+    """Somebody has paused the object."""
+
     OPERATOR_PAUSING = enum.auto()
     """The operator is paused in favour of another operator of the peering."""
 

@@ -30,7 +30,7 @@ from kopf._core.actions import (
     subhandling,
     versions,
 )
-from kopf._core.intents import causes, filters, handlererrors, handlers
+from kopf._core.intents import causes, filters, handlererrors, handlers, pauses
 from kopf._core.path import objects, saving, switches
 
 
@@ -199,6 +199,7 @@ class Handling:
             self._known = pending
             self.saver.go_on_from(pending)
             self.item.inbox.absorb()
+            self._accompanied = self._accompany(self.item, pending)
             self._cause = None
 
     def _get_cause(self) -> causes.ChangingCause:
@@ -243,6 +244,10 @@ class Handling:
             raw is not self._known
             and self._judge(raw, self.saver.expected) is not claims.Verdict.SAME)
 
+    def _find_pause(self) -> pauses.Pause | None:
+        pending = self.item.inbox.pending
+        return self.env.find_pause(self.saver.raw if pending is None else pending)
+
     def _judge(
             self, raw: bodies.RawBody, expected: bodies.BodyEssence | None = None,
     ) -> claims.Verdict:
@@ -254,7 +259,7 @@ class Handling:
     def decide(self) -> decisions.Step:
         """Decide the next step, and update the cycle."""
         env, item = self.env, self.item
-        former = item.cycle
+        former, pause = item.cycle, self._find_pause()
         step, cycle = decisions.decide(decisions.Situation(
             view=self.view,
             reason=self.reason,
@@ -269,12 +274,13 @@ class Handling:
             brake=item.brake,
             flush_delay=env.settings.persistence.flush_delay,
             misfit=self._find_misfit(),
+            pause=pause,
         ))
         if former is not None and cycle is not None and former.reason != cycle.reason:
             self._tell_superseded(former, cycle.reason)
         item.proceed(cycle)
-        if not isinstance(step, decisions.Hold):
-            item.hold(None)
+        if pause is None and not isinstance(step, decisions.Hold):
+            item.go_on(self.logger)
         return step
 
     def _find_misfit(self) -> str | None:
@@ -333,8 +339,11 @@ class Handling:
             self.item.drop()
         else:
             self.item.keep(self.saver.raw)
-        if is_held and self.item.hold(step.because):
-            self.logger.error(f"{step.because}. They are called when it does.")
+        if isinstance(step, decisions.Hold):
+            self.item.hold(step, self.logger)
+            if step.until is not None and not self._switch.is_stopping:
+                self.item.keep(self.saver.raw)
+                self._alarms.sleep(self.item, step.until)
         if step.told:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
@@ -413,7 +422,8 @@ class Handling:
         item.slow_down(None)
         item.drop()
         self.logger.debug("Handling cycle is finished, waiting for new changes.")
-        return None
+        # A pause is no change, but there can be companions that it stops, or that go on after it.
+        return newest if any(map(self.env.find_pause, (self.view.raw, newest))) else None
 
     def _brake(
             self, contributions: Sequence[cycles.Contribution],
@@ -625,7 +635,7 @@ class Handling:
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""
         self._switch.confirm()
-        if self.item.gone or self._is_interrupted or self._has_moved():
+        if self.item.gone or self._is_interrupted or self._has_moved() or self._find_pause():
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self._absorb()
 

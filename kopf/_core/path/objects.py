@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import cycles, feedbackloops, throttlers
+from kopf._core.actions import cycles, decisions, feedbackloops, throttlers
 from kopf._core.engines.daemons.companions import Companions
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
@@ -139,8 +139,8 @@ class Item:
         """The current handling cycle; None if no cycle is known in this process."""
         self.brake: feedbackloops.Brake | None = None
         """What slows the handlers down, if they change the object by themselves."""
-        self.held: str | None = None
-        """Why the handlers were not called for the last state, if that was said."""
+        self.held: decisions.Hold | None = None
+        """Why the handlers were not called for the last state, as it was said."""
         self.throttler: throttlers.Throttler | None = None
         """The next delay, if the object is throttled after errors of Kopf or of the API server."""
         self.companions: Companions | None = None
@@ -347,11 +347,18 @@ class Item:
         """Set what slows the handlers down, or None if nothing does."""
         self.brake = brake
 
-    def hold(self, because: str | None) -> bool:
-        """Note why the handlers are not called, or None; return whether that is news."""
-        is_news = because != self.held
-        self.held = because
-        return is_news
+    def hold(self, step: decisions.Hold, logger: Any) -> None:
+        """Say why the handlers are not called, if that is news."""
+        if self.held is None or self.held.because != step.because:
+            log = logger.info if isinstance(step, decisions.Pause) else logger.error
+            log(step.because)
+        self.held = step
+
+    def go_on(self, logger: Any) -> None:
+        """Say that the handlers can be called again, if they were not."""
+        if isinstance(self.held, decisions.Pause):
+            logger.info("The object is not paused any more.")
+        self.held = None
 
     def accompany(self, companions: Companions | None) -> None:
         """Set the daemons and timers, or None if the object needs none."""

@@ -121,6 +121,7 @@ class Processor:
                 return None
             if isinstance(step, decisions.Nothing):
                 item.inbox.take()
+                self._alarms.cancel(item)
                 found.rest(step)
                 return None
         return functools.partial(self._work, item, first, found)
@@ -282,16 +283,28 @@ class Processor:
         if not self._switch.admits() or not (item.is_indexed or is_hot):
             item.inbox.remind()  # the item is released when it is resumed or indexed
             return
+        pause, is_held = self.env.find_pause(item.inbox.pending or newest), False
         item.notice()
         item.enter(objects.Phase.CALLING)
         try:
-            await member.run(newest)
+            if pause is not None:
+                is_held = await member.hold(newest, pause)
+            else:
+                await member.run(newest, is_paused=lambda: self.env.find_pause(
+                    item.inbox.pending or item.recall() or newest) is not None)
         finally:
             item.enter(objects.Phase.WORKING)
         if member.has_written and self._is_changing(item, newest):
             item.inbox.remind()  # the handlers of changes have not seen what was written
-        if member.due is not None and (item.due is None or member.due < item.due):
-            self._alarms.sleep(item, member.due)
+        due = member.due
+        if pause is not None:
+            due = None if pause.until is None else self.env.clock.now().at(pause.until)
+            if is_held:
+                item.hold(decisions.Pause(pause.describe(), until=due), self._get_logger(newest))
+        elif isinstance(item.held, decisions.Pause):
+            item.go_on(self._get_logger(newest))
+        if due is not None and (item.due is None or due < item.due):
+            self._alarms.sleep(item, due)
 
     def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
         """Whether the states differ in more than in the records of handlers."""
@@ -328,7 +341,7 @@ class Processor:
             return
         if item.gone or self._switch.is_stopping:
             return
-        if item.cycle is None and item.brake is None:
+        if item.cycle is None and item.brake is None and item.due is None:
             item.drop()
         if is_backlog:
             item.inbox.pack()  # after a start, thousands of objects rest at once
@@ -371,7 +384,8 @@ class Processor:
             return companions.alive
         selected = companions.select(served.spawning, raw)
         if not selected or finalizers.is_present(raw, self.env.settings.persistence.finalizer):
-            spawning.adjust(companions, selected)
+            is_paused = self.env.find_pause(raw) is not None
+            spawning.adjust(companions, selected, is_paused=is_paused)
         if not selected and companions.forgettable:
             item.accompany(None)
             return False

@@ -17,6 +17,7 @@ from kopf._core.actions.decisions import (
     Call,
     Close,
     Nothing,
+    Pause,
     Release,
     RemoveFinalizer,
     Save,
@@ -27,6 +28,7 @@ from kopf._core.actions.decisions import (
     decide,
 )
 from kopf._core.actions.progression import HandlerState, Outcome, State, find_due
+from kopf._core.intents import pauses
 from kopf._core.intents.causes import Reason
 from kopf._core.intents.filters import Selection
 from tests._core.actions.lives import (
@@ -442,7 +444,9 @@ IDS = ['one', 'two', 'three']
 ESSENCES = st.builds(essence, st.integers(0, 2), st.integers(0, 1))
 PROGRESS = st.sampled_from(['new', 'due', 'waiting', 'succeeded', 'failed'])
 STEPS = {
-    AddFinalizer, RemoveFinalizer, Call, Save, Sleep, Close, Release, Yield, Nothing}
+    AddFinalizer, RemoveFinalizer, Call, Save, Sleep, Close, Release, Yield, Nothing, Pause}
+PAUSES = st.sampled_from([
+    pauses.Pause('Maintenance'), pauses.Pause('Maintenance', until=make_moment(90).wall)])
 
 
 @st.composite
@@ -493,7 +497,7 @@ def situations(draw):
         accompanied=draw(st.booleans()),
         is_interrupted=draw(st.booleans()),
         is_chosen_done=draw(st.booleans()), is_status_essential=draw(st.booleans()),
-        flush_delay=draw(st.sampled_from([0, 1.0])))
+        flush_delay=draw(st.sampled_from([0, 1.0])), pause=draw(st.none() | PAUSES))
 
 
 many = settings(max_examples=4 * settings.default.max_examples)
@@ -548,7 +552,9 @@ def test_the_finalizer_of_a_living_object_is_switched_exactly_if_that_is_needed(
     view = situation.view
     is_needed = situation.accompanied or situation.selection.needs_finalizer
     is_missing = is_needed and not view.blocked and not view.deleting
-    is_superfluous = view.blocked and not is_needed and not view.deleting
+    is_paused = situation.pause is not None and (
+        situation.cycle is not None or situation.selection.in_scope)
+    is_superfluous = view.blocked and not is_needed and not view.deleting and not is_paused
     if (is_missing or is_superfluous) and situation.cycle is not None and situation.cycle.dirty:
         assert isinstance(step, Save)  # the switch can be followed by other work
         return
@@ -602,6 +608,28 @@ def test_only_what_is_not_saved_yet_is_saved(situation):
         assert cycle.dirty
     if isinstance(step, (Sleep, Yield, Nothing)):
         assert cycle is None or not cycle.dirty
+
+
+@many
+@given(situation=situations(), pause=PAUSES)
+def test_nobody_is_called_in_a_pause_and_nothing_is_lost(situation, pause):
+    step, cycle = decide(situation._replace(pause=pause))
+    assert not isinstance(step, (Call, Sleep, Close, Release, Yield))
+    if isinstance(step, Pause):
+        assert cycle is situation.cycle
+        assert step.until == (None if pause.until is None else make_moment(90).mono)
+
+
+def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
+    conclusion = Conclusion(essence(1), None)
+    cycle = Cycle(
+        Reason.UPDATE, State({'one': make_state('succeeded', Reason.UPDATE)}), frozenset({'one'}),
+        unsaved={'one': essence(1)}, commit=conclusion)
+    situation = make_situation(
+        make_handler('one', None), view=make_view(essence(2), essence(0)), reason=Reason.UPDATE,
+        cycle=cycle, pause=pauses.Pause('Maintenance'))
+    step, _ = decide(situation)
+    assert (type(step), step.conclusion) == (Close, conclusion)
 
 
 @many

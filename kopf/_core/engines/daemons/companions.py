@@ -113,7 +113,7 @@ class Spawner:
         """Stop all daemons, and let all timers wait, while the operator is paused."""
         self.paused = True
         for companion in list(self.alive):
-            companion.pause()
+            companion.pause(Reason.OPERATOR_PAUSING)
 
     async def rest(self) -> None:
         """Wait until no handlers of companions run, except for those of abandoned companions."""
@@ -249,8 +249,11 @@ class Companions:
         self.idle_since = self.spawner.clock.mono()
         if self._live is not None:
             self._live._replace_with(raw)
+        is_paused = self.spawner.context.find_pause(raw) is not None
         for companion in self.members:
             companion.note_change()
+            if is_paused:
+                companion.pause(Reason.RESOURCE_PAUSED)
 
     def get_body(self) -> bodies.Body:
         """A body that always shows the newest state; all running companions share it."""
@@ -505,9 +508,9 @@ class Companion:
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(until)
 
-    def pause(self) -> None:
-        """Stop, as the operator is paused. Timers only wait instead."""
-        self.stop(Reason.OPERATOR_PAUSING)
+    def pause(self, reason: Reason) -> None:
+        """Stop, as the operator or the object is paused. Timers only wait instead."""
+        self.stop(reason)
 
     def interrupt(self) -> None:
         """Cancel the call under way, as the operator does not lead. Daemons are stopped anyway."""

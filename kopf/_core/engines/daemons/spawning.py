@@ -9,9 +9,12 @@ from kopf._core.engines.daemons.timers import Timer
 from kopf._core.intents import handlers
 
 
-def adjust(companions: Companions, selected: Collection[handlers.SpawningHandler]) -> None:
+def adjust(
+        companions: Companions, selected: Collection[handlers.SpawningHandler], *, is_paused: bool,
+) -> None:
     """
-    Start companions of the selected handlers, and stop all others.
+    Start companions of the selected handlers, and stop all others; and all, if the object
+    ``is_paused``: then, timers only wait.
 
     If a companion of a selected handler is still being stopped, the next one is not started until
     the former ends: there must be only one at a time.
@@ -20,7 +23,10 @@ def adjust(companions: Companions, selected: Collection[handlers.SpawningHandler
     for companion in companions.members:
         if companion.handler.key not in keys:
             companion.stop(Reason.FILTERS_MISMATCH)
-    if companions.spawner.paused:
+    if is_paused:
+        for companion in companions.members:
+            companion.pause(Reason.RESOURCE_PAUSED)
+    if is_paused or companions.spawner.paused:
         return
     for companion in companions.members:
         companion.resume()

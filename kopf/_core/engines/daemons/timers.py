@@ -8,7 +8,7 @@ import math
 from kopf._cogs.aiokits import clocks
 from kopf._core.actions import progression
 from kopf._core.engines.daemons.companions import Companion, Companions
-from kopf._core.intents import handlers
+from kopf._core.intents import handlers, stopping
 
 
 class Timer(Companion):
@@ -26,7 +26,7 @@ class Timer(Companion):
         self._is_interrupted = False
         """Whether the call under way was cancelled, and has to be repeated after the pause."""
 
-    def pause(self) -> None:
+    def pause(self, reason: stopping.DaemonStoppingReason) -> None:
         self._is_paused = True
 
     def interrupt(self) -> None:

@@ -14,6 +14,8 @@ from kopf._core.actions import invocation
 
 ConditionStatus = Literal['True', 'False', 'Unknown']
 
+PAUSED = 'Paused'
+
 MAX_MESSAGE = 1000
 """How much of the errors the messages of conditions have, in characters."""
 
@@ -47,19 +49,28 @@ def set_condition(
     _add(patch, resource, type=type, status=text, reason=reason, message=message)
 
 
-def _add(patch: patches.Patch, resource: references.Resource | None, **condition: str) -> None:
+def _add(
+        patch: patches.Patch,
+        resource: references.Resource | None,
+        *,
+        only_known: bool = False,
+        **condition: str,
+) -> None:
     is_observed = resource is not None and 'status' in resource.subresources
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     patch.fns.append(functools.partial(
-        _set_condition, {**condition, 'lastTransitionTime': now}, is_observed))
+        _set_condition, {**condition, 'lastTransitionTime': now}, is_observed, only_known))
 
 
-def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.RawBody) -> None:
+def _set_condition(
+        condition: dict[str, Any], is_observed: bool, only_known: bool, body: bodies.RawBody,
+) -> None:
     content: Any = body
-    status = content.get('status')
-    if status is None:
-        status = content['status'] = {}
+    status = content.get('status') or {}
     known = status.get('conditions') or []
+    if only_known and all(item.get('type') != condition['type'] for item in known):
+        return
+    content['status'] = status
     wanted = dict(condition)
     generation = content['metadata'].get('generation')
     if is_observed and generation is not None:
@@ -116,3 +127,9 @@ def report(
     for type, is_so in values.items():
         text = message if is_so or type == 'Ready' else ''
         _add(patch, resource, type=type, status=str(is_so), reason=reason, message=text)
+    _add(patch, resource, only_known=True, type=PAUSED, status='False', reason=reason, message='')
+
+
+def report_pause(patch: patches.Patch, message: str, *, resource: references.Resource) -> None:
+    """Set the condition of a paused object. The others are left as they were before."""
+    _add(patch, resource, type=PAUSED, status='True', reason=PAUSED, message=message[:MAX_MESSAGE])

@@ -6,6 +6,7 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import random
+from collections.abc import Callable, Iterator
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,7 @@ from kopf._core.actions import application, execution, finalizers, loggers, prog
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, filters, handlers, pauses
 
 UNVERSIONED = {'metadata': {'resourceVersion': None, 'generation': None, 'managedFields': None}}
 """A patch that removes what changes in an object by any write."""
@@ -59,10 +60,10 @@ class Reconcilers(Member):
         """The handler with ``conditions=True``, if the object matches its filters."""
         self._is_reported = True
         """Whether the conditions are as the last calls of the handlers require."""
-        self._told: tuple[ids.HandlerId | None, ...] = ()  # an empty set would take memory
+        self._told: tuple[ids.HandlerId | pauses.Pause | None, ...] = ()  # a set takes more memory
         """
-        What was said in the log: which handlers the object matches no more; and (None) that the
-        deleted object waits for children that must not be listed.
+        What was said: which handlers the object matches no more; that it is paused; and (None) that
+        the deleted object waits for children that must not be listed.
         """
         hub.join(self)
 
@@ -89,12 +90,42 @@ class Reconcilers(Member):
         self._is_triggered = True
         self._count_repetition()
 
-    async def run(self, raw: bodies.RawBody) -> None:
+    async def hold(self, raw: bodies.RawBody, pause: pauses.Pause) -> bool:
         """
-        Call the handlers that are due, and apply what they return.
+        Report once that the object is paused, instead of `run`; the next report is of its end.
+
+        Return whether the end of the pause is awaited by any handlers, or by the deletion.
 
         :raises errors.APIError: if the object cannot be patched.
         """
+        self.has_written = False
+        target = self._aim_at(raw)
+        cause = self._make_cause(raw, target, children.OperatorChildren(
+            self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
+        held = [handler for handler in self.host.handlers.reconciling
+                if execution.is_matching(handler, cause)]
+        if pause not in self._told and any(handler.conditions for handler in held):
+            self._is_reported = False
+            conditions.report_pause(cause.patch, pause.describe(), resource=self.host.resource)
+            try:
+                await self._apply_patch(raw, cause.patch, target)
+            except application.REFUSALS as e:
+                target.logger.error(f"The condition of the pause is refused: {e}")
+            self._told = (*self._iter_told(), pause)
+        return bool(held) or finalizers.is_present(raw, FINALIZER)
+
+    def _iter_told(self) -> Iterator[ids.HandlerId | None]:
+        return (told for told in self._told if not isinstance(told, pauses.Pause))
+
+    async def run(
+            self, raw: bodies.RawBody, *, is_paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Call the handlers that are due, and apply what they return, until the object ``is_paused``.
+
+        :raises errors.APIError: if the object cannot be patched.
+        """
+        self._told = tuple(self._iter_told()) if self._told else ()
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
@@ -105,7 +136,7 @@ class Reconcilers(Member):
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
-            await self._call(raw, is_triggered=is_triggered)
+            await self._call(raw, is_triggered=is_triggered, is_paused=is_paused)
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -129,7 +160,9 @@ class Reconcilers(Member):
         return 0.0 if self._restorations is None else self._restorations.get_wait(
             self._hub.context.clock.mono())
 
-    async def _call(self, raw: bodies.RawBody, *, is_triggered: bool) -> None:
+    async def _call(
+            self, raw: bodies.RawBody, *, is_triggered: bool, is_paused: Callable[[], bool],
+    ) -> None:
         now = self._hub.context.clock.mono()
         called = [
             handler for handler in self.host.handlers.reconciling if is_triggered or (
@@ -138,6 +171,9 @@ class Reconcilers(Member):
         while called and newest is not None:
             handler = called.pop(0)
             newest = await self._run(handler, newest, is_last=not called)
+            if called and is_paused():
+                self._is_triggered = self._is_asked = True  # later
+                return
         if newest is not None and not self._is_reported:  # the last handler was not called
             patch = patches.Patch()
             self._report(patch)
@@ -158,7 +194,7 @@ class Reconcilers(Member):
         labels. They are found when the handler has returned their manifests. Then the handler is
         called again, as it must see what it is going to overwrite.
         """
-        hub, host, context = self._hub, self.host, self._hub.context
+        hub, context = self._hub, self._hub.context
         namespace = raw['metadata'].get('namespace')
         now = context.clock.now()
         state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
@@ -168,10 +204,8 @@ class Reconcilers(Member):
             hub.waiting.add(self)
             return raw
         target = self._aim_at(raw)
-        known = children.OperatorChildren(hub.store, host.uid, namespace, strays)
-        cause = causes.ReconcilingCause(
-            logger=target.logger, memo=hub.get_memo(host), indices=context.indices,
-            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
+        known = children.OperatorChildren(hub.store, self.host.uid, namespace, strays)
+        cause = self._make_cause(raw, target, known)
         upkeep = Upkeep(hub, target, self, handler, known)
         filter_error: Exception | None = None
         try:
@@ -206,6 +240,14 @@ class Reconcilers(Member):
                     problems.clear()
         self._note(handler, outcome)
         return await self._finish(upkeep, raw, outcome, is_last)
+
+    def _make_cause(
+            self, raw: bodies.RawBody, target: application.Target, known: children.OperatorChildren,
+    ) -> causes.ReconcilingCause:
+        hub, host = self._hub, self.host
+        return causes.ReconcilingCause(
+            logger=target.logger, memo=hub.get_memo(host), indices=hub.context.indices,
+            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
 
     async def _finish(
             self, upkeep: Upkeep, raw: bodies.RawBody, outcome: progression.Outcome, is_last: bool,
