@@ -15,6 +15,7 @@ from typing import Any
 from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import encoders, nesting, patches
+from kopf._core.actions import brakes as budgets
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
 from kopf._core.intents import causes, filters, handlererrors, handlers, registries, typedargs
 
@@ -29,6 +30,7 @@ class Context:
     clock: clocks.Clock
     indices: Mapping[str, Any]
     observer: observers.Telling = observers.NOBODY
+    brakes: budgets.Brakes = budgets.NONE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

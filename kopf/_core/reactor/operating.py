@@ -20,7 +20,7 @@ from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.structs import ids, memos, references
-from kopf._core.actions import inflight, lifecycles, observers, reports
+from kopf._core.actions import brakes, inflight, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import endpoints, health
 from kopf._core.engines.reconciling.hub import Hub
@@ -123,7 +123,8 @@ class Operator:
             client=self._client, settings=settings, clock=self._clock,
             memo=memos.Memo() if options.memo is None else options.memo,
             indices=self._indices, lifecycle=options.lifecycle,
-            observer=observers.Telling(self._observers))
+            observer=observers.Telling(self._observers),
+            brakes=brakes.Brakes(settings.brakes, get_share=lambda: self._role.share))
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
         self._env.enter()
