@@ -41,10 +41,19 @@ class Risk(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class _Tally:
+    """What was taken from a budget, by monotonic times."""
     taken: collections.deque[float] = dataclasses.field(default_factory=collections.deque)
-    """The monotonic times of the latest period."""
-    warned: float = float('-inf')
-    refused: float = float('-inf')
+    exceeded: float = float('-inf')
+    """When more was asked for than there was, the last time."""
+
+    def expire(self, now: float) -> None:
+        while self.taken and self.taken[0] <= now - PERIOD:
+            self.taken.popleft()
+
+    def exceed(self, now: float) -> bool:
+        """Note that more is asked for than there is; return whether that is news."""
+        before, self.exceeded = self.exceeded, now
+        return before <= now - MEMORY
 
 
 class Brakes:
@@ -78,22 +87,19 @@ class Brakes:
         if risk is Risk.RESTART:
             minimum = 0
         tally = self._tallies[risk, resource]
-        while tally.taken and tally.taken[0] <= now.mono - PERIOD:
-            tally.taken.popleft()
+        tally.expire(now.mono)
         if risk is Risk.DELETION:
             total += len(tally.taken)
         budget = int(max(minimum * self.get_share(), share * total, 1))
-        is_stopped = tally.refused > now.mono - MEMORY
+        is_stopped = self._settings.stop and tally.exceeded > now.mono - MEMORY
         if (is_stopped or len(tally.taken) >= budget) and not is_released(parent, now=now.wall):
             name = '.'.join(filter(None, (resource.plural, resource.group)))
             text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is "
                     f"the budget")
             advice = (f"If that is right: kopf brakes release {owner.plural} "
                       f"{'--all-namespaces' if owner.namespaced else '--all'}")
-            is_news = tally.warned <= now.mono - MEMORY
-            tally.warned = now.mono
+            is_news = tally.exceed(now.mono)
             if self._settings.stop:
-                tally.refused = now.mono
                 if is_news:
                     logger.error(f"Stopped: {text}. {advice}")
                 return f"{text}. {advice}"

@@ -118,6 +118,8 @@ async def test_the_budget_counts_anew_when_nothing_was_refused_for_a_while(regis
         await asyncio.sleep(100)
         assert await world.count() == 30
         wish.children = False
+        for number in range(30):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'edited': True}})
         await asyncio.sleep(500)
         assert await world.count() == 10
 
