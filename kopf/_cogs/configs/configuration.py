@@ -571,6 +571,40 @@ class PausingSettings(sections.Section):
     """
 
 
+class BrakesSettings(sections.Section):
+    """
+    Budgets for deletions, so that a wrong filter or a wrong version does not delete everything.
+
+    Each replica of a sharded operator has its share of a budget. What users delete is not counted,
+    nor what is deleted with it.
+    """
+
+    deletions: int | None = 20
+    """
+    How many owned resources of a kind reconciling handlers can delete in a minute; and from how
+    many living objects of a kind the finalizer can be removed. If it is `None`, nothing is counted.
+    Default: 20.
+    """
+
+    share: float = 0.1
+    """
+    Which part of what there is can be deleted in a minute, if that is more than `deletions`.
+    Default: 0.1.
+    """
+
+    restarts: float | None = None
+    """
+    In which part of the owned workloads of a kind (Deployments, StatefulSets, DaemonSets) the pod
+    template can be changed in a minute; one can always be. Default: `None`, in all of them.
+    """
+
+    stop: bool = False
+    """
+    Whether what is over a budget is stopped, until ``kopf brakes release`` or a restart. Default:
+    no, it is only logged.
+    """
+
+
 class MetricsSettings(sections.Section):
     """Where the metrics of the operator are served for Prometheus."""
 
@@ -633,6 +667,7 @@ class OperatorSettings(sections.Section):
     reconciling: ReconcilingSettings = dataclasses.field(default_factory=ReconcilingSettings)
     leadership: LeadershipSettings = dataclasses.field(default_factory=LeadershipSettings)
     pausing: PausingSettings = dataclasses.field(default_factory=PausingSettings)
+    brakes: BrakesSettings = dataclasses.field(default_factory=BrakesSettings)
     metrics: MetricsSettings = dataclasses.field(default_factory=MetricsSettings)
     tracing: TracingSettings = dataclasses.field(default_factory=TracingSettings)
     debugging: DebuggingSettings = dataclasses.field(default_factory=DebuggingSettings)

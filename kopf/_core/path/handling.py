@@ -18,6 +18,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
 from kopf._core.actions import (
     application,
+    brakes,
     claims,
     cycles,
     decisions,
@@ -308,6 +309,9 @@ class Handling:
                     if step.because == decisions.DELETED_BUT_HELD:
                         self._tell_processed()
                     return await self.saver.save()
+                case decisions.RemoveFinalizer() if (problem := self._ask_release()) is not None:
+                    self.rest(decisions.Hold(problem, until=self.env.clock.mono() + brakes.PERIOD))
+                    return None
                 case decisions.SwitchFinalizer():
                     return await self._switch_finalizer(step)
                 case decisions.Close():
@@ -347,6 +351,13 @@ class Handling:
         if step.told:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
+
+    def _ask_release(self) -> str | None:
+        """Take the removal of the finalizer from the budget, or say why it is refused."""
+        item = self.item
+        return self.env.brakes.take(
+            brakes.Risk.RELEASE, item.resource, total=len(item.source), parent=self.saver.raw,
+            owner=item.resource, now=self.env.clock.now())
 
     async def _switch_finalizer(self, step: decisions.SwitchFinalizer) -> bodies.RawBody | None:
         self.logger.debug(step.because)

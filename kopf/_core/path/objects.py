@@ -75,6 +75,9 @@ class Source(Protocol):
     @property
     def handlers(self) -> registries.ResourceHandlers: ...
 
+    def __len__(self) -> int:
+        """How many objects are known."""
+
     @property
     def consistency_timeout(self) -> float:
         """How long (seconds) to wait for the echo of a write if versions are not comparable."""

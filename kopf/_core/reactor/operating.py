@@ -21,7 +21,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import ids, memos, references
-from kopf._core.actions import inflight, lifecycles, observers, reports
+from kopf._core.actions import brakes, inflight, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling.hub import Hub
@@ -136,10 +136,11 @@ class Operator:
         self._unlimited = self.client.without_limits()
         self._extend = extend
         self._extensions: Sequence[Extension] = ()
+        self.brakes = brakes.Brakes(settings.brakes, get_share=lambda: self.role.share)
         self._env = saving.Environment(
             client=self.client, settings=settings, clock=self.clock,
             memo=memos.Memo() if options.memo is None else options.memo,
-            indices=self.indices, lifecycle=options.lifecycle)
+            indices=self.indices, lifecycle=options.lifecycle, brakes=self.brakes)
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
         self._env.enter()

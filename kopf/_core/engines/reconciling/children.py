@@ -370,6 +370,11 @@ class ChildStore:
         return [child for place in places for child in self._known.get(place, {}).values()
                 if child.resource == resource]
 
+    def count(self, resource: references.Resource) -> int:
+        """Count the children of all parents, of one kind."""
+        kind = resource.group, resource.kind or ''
+        return sum(len(found) for place, found in self._known.items() if place[:2] == kind)
+
     def find_namespaced(self, selector: references.Selector) -> references.Resource | None:
         """Find a namespaced kind of children by the selector."""
         known = [*self._shelves, *(resource for resource, _ in list(self._shapes))]

@@ -206,7 +206,7 @@ class Reconcilers(Member):
         target = self._aim_at(raw)
         known = children.OperatorChildren(hub.store, self.host.uid, namespace, strays)
         cause = self._make_cause(raw, target, known)
-        upkeep = Upkeep(hub, target, self, handler, known)
+        upkeep = Upkeep(hub, target, raw, self, handler, known)
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
@@ -222,7 +222,7 @@ class Reconcilers(Member):
         if outcome.exception is not None:
             problems.append(outcome.message or repr(outcome.exception))
         elif outcome.result is not None:
-            wanted = upkeep.prepare(outcome.result, cause.body)
+            wanted = upkeep.prepare(outcome.result)
             if not self._is_new and (found := await upkeep.find_strays(wanted)):
                 return await self._run(handler, raw, {**strays, **found}, is_last=is_last)
             if any(not item.is_owned for item in wanted.values()) and (

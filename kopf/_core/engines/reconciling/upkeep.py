@@ -8,10 +8,13 @@ from typing import Any
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
 from kopf._cogs.structs import bodies
-from kopf._core.actions import application, observers
+from kopf._core.actions import application, brakes, observers
 from kopf._core.engines.reconciling import children, desired, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
+
+WORKLOADS = ('Deployment', 'StatefulSet', 'DaemonSet')
+"""The kinds of workloads whose pods are restarted if the pod template changes."""
 
 MAX_WRITES = 8
 """How many children of one object are written at once."""
@@ -23,6 +26,8 @@ class Upkeep:
     hub: Hub
     target: application.Target
     """What the handler is called for, and what writes for it."""
+    parent: bodies.RawBody
+    """The object in the state for which the handler is called."""
     member: Member
     handler: handlers.ReconcilingHandler
     visible: children.OperatorChildren
@@ -34,10 +39,11 @@ class Upkeep:
     def _manager(self) -> str:
         return self.hub.get_manager(self.handler)
 
-    def prepare(self, result: object, parent: bodies.Body) -> dict[desired.Key, desired.Desired]:
+    def prepare(self, result: object) -> dict[desired.Key, desired.Desired]:
         """Make the desired children of the result; those that cannot be made are problems."""
         wanted, invalid = desired.prepare(
-            result, parent=parent, kinds=self.hub.get_kinds(self.handler), manager=self._manager)
+            result, parent=bodies.Body(self.parent), kinds=self.hub.get_kinds(self.handler),
+            manager=self._manager)
         self.problems.extend(map(str, invalid))
         for key, item in list(wanted.items()):
             if not self.hub.store.is_listed(item.watched, key.namespace):
@@ -88,7 +94,24 @@ class Upkeep:
         for stage in planning.arrange(steps):
             await tasks.for_each(self._carry_out, stage, limit=MAX_WRITES)
 
+    def _permit(self, risk: brakes.Risk, child: children.Child) -> bool:
+        """Take one from a budget. If it is refused, that is a problem."""
+        context, resource = self.hub.context, child.resource
+        problem = context.brakes.take(
+            risk, resource, total=self.hub.store.count(resource) * context.brakes.get_share(),
+            parent=self.parent, owner=self.member.host.resource, now=context.clock.now())
+        if problem is not None:
+            self.problems.append(f"{child.key}: {problem}")
+        return problem is None
+
     async def _carry_out(self, step: planning.Step) -> None:
+        match step:
+            case planning.Delete(known) if not self._permit(brakes.Risk.DELETION, known):
+                return
+            case planning.Apply(wanted, known) if known is not None and (
+                    _has_other_template(wanted, known)) and (
+                    not self._permit(brakes.Risk.RESTART, known)):
+                return
         try:
             match step:
                 case planning.Apply(wanted, known):
@@ -134,6 +157,8 @@ class Upkeep:
             await applying.verify_creation(
                 self.target.client, resource=wanted.resource, manifest=wanted.manifest,
                 logger=self.target.logger)
+            if not self._permit(brakes.Risk.DELETION, known):
+                return
             self.target.logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
             await delete(self.target, known)
             return
@@ -219,6 +244,14 @@ async def delete(
 def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:
     """Tell whom a reference is for: an object, or one that was created again with its name."""
     return str(ref.get('apiVersion')).rpartition('/')[0], ref.get('kind'), ref.get('name')
+
+
+def _has_other_template(wanted: desired.Desired, known: children.Child) -> bool:
+    """Whether the manifest changes the pod template of a workload."""
+    if known.resource.group != 'apps' or known.resource.kind not in WORKLOADS:
+        return False
+    spec: Any = wanted.manifest.get('spec') or {}
+    return bool(spec.get('template') != known.body.spec.get('template'))
 
 
 def _has_labels(known: children.Child, wanted: desired.Desired) -> bool:

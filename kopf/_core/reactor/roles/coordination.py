@@ -46,6 +46,11 @@ class Coordination(consumers.Consumer):
         """The works that end, as others take their objects over."""
         return ()
 
+    @property
+    def share(self) -> float:
+        """Which part of all objects this operator handles."""
+        return 1.0
+
     def find(self, resource: references.Resource, uid: str) -> objects.Item | None:
         """Find the item of an object; None if the object is not known, or not handled here."""
         found = (each.informers.find(resource, uid) for each in self.works)

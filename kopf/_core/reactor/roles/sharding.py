@@ -82,6 +82,10 @@ class Sharding(divisions.Division):
     def ending(self) -> Collection[shardworks.Shard]:
         return [item for item, _ in self._ending.values()]
 
+    @property
+    def share(self) -> float:
+        return len(self.held) / self._group.count
+
     def describe(self) -> Mapping[str, str]:
         return {'shards': f'{len(self._own.grants)} of {self._group.count}'}
 

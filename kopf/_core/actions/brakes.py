@@ -1,0 +1,125 @@
+"""
+Brakes: budgets for what a wrong version of an operator would do to very many objects at once.
+
+A budget is for one kind of objects: so many in a minute, or a share of what there is, if that is
+more. What is over the budget is a warning; or, if so set, it is refused, until somebody has
+released the objects for which it is done, or until nothing was refused for a while.
+"""
+import collections
+import dataclasses
+import datetime
+import enum
+import logging
+from collections.abc import Callable
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, references
+from kopf._core.intents import pauses
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 60.0
+"""For how long (seconds) a budget is."""
+
+MEMORY = 3600.0
+"""
+For how long (seconds) nothing must be refused until the budget counts anew. It is longer than the
+longest delay between two attempts of a reconciling handler.
+"""
+
+ANNOTATION = 'kopf.dev/brakes-released-until'
+"""Until when the brakes do not matter for what is done for an object: a time in ISO 8601."""
+
+
+class Risk(enum.Enum):
+    """What is counted, in words."""
+    DELETION = "deletions of {0}"
+    RELEASE = "finalizers removed from living {0}"
+    RESTART = "changed pod templates of {0}"
+
+
+@dataclasses.dataclass(slots=True)
+class _Tally:
+    """What was taken from a budget, by monotonic times."""
+    taken: collections.deque[float] = dataclasses.field(default_factory=collections.deque)
+    exceeded: float = float('-inf')
+    """When more was asked for than there was, the last time."""
+
+    def expire(self, now: float) -> None:
+        while self.taken and self.taken[0] <= now - PERIOD:
+            self.taken.popleft()
+
+    def exceed(self, now: float) -> bool:
+        """Note that more is asked for than there is; return whether that is news."""
+        before, self.exceeded = self.exceeded, now
+        return before <= now - MEMORY
+
+
+class Brakes:
+    """The budgets of one operator."""
+
+    def __init__(
+            self,
+            settings: configuration.BrakesSettings,
+            *,
+            get_share: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """``get_share`` tells which part of all objects this replica handles."""
+        super().__init__()
+        self.get_share = get_share
+        self._settings = settings
+        self._tallies = collections.defaultdict[tuple[Risk, references.Resource], _Tally](_Tally)
+
+    def take(
+            self, risk: Risk, resource: references.Resource, *,
+            total: float, parent: bodies.RawBody, owner: references.Resource, now: clocks.Moment,
+    ) -> str | None:
+        """
+        Take one from the budget, or say why it is refused.
+
+        ``total`` is how many objects of the resource this replica has. ``parent`` is the object,
+        of the resource ``owner``, for which this is done.
+        """
+        minimum, share = self._settings.deletions, self._get_share(risk)
+        if minimum is None or share is None:
+            return None
+        if risk is Risk.RESTART:
+            minimum = 0
+        tally = self._tallies[risk, resource]
+        tally.expire(now.mono)
+        if risk is Risk.DELETION:
+            total += len(tally.taken)
+        budget = int(max(minimum * self.get_share(), share * total, 1))
+        is_stopped = self._settings.stop and tally.exceeded > now.mono - MEMORY
+        if (is_stopped or len(tally.taken) >= budget) and not is_released(parent, now=now.wall):
+            name = '.'.join(filter(None, (resource.plural, resource.group)))
+            text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is "
+                    f"the budget")
+            advice = (f"If that is right: kopf brakes release {owner.plural} "
+                      f"{'--all-namespaces' if owner.namespaced else '--all'}")
+            is_news = tally.exceed(now.mono)
+            if self._settings.stop:
+                if is_news:
+                    logger.error(f"Stopped: {text}. {advice}")
+                return f"{text}. {advice}"
+            if is_news:
+                logger.warning(f"The {text} of settings.brakes.")
+        tally.taken.append(now.mono)
+        return None
+
+    def _get_share(self, risk: Risk) -> float | None:
+        return self._settings.restarts if risk is Risk.RESTART else self._settings.share
+
+
+def is_released(raw: bodies.RawBody, *, now: datetime.datetime) -> bool:
+    """Whether the brakes do not matter for this object now."""
+    until = (raw['metadata'].get('annotations') or {}).get(ANNOTATION)
+    try:
+        return until is not None and now < pauses.parse_time(until)
+    except ValueError:
+        return False
+
+
+NONE = Brakes(configuration.BrakesSettings(deletions=None))
+"""Without budgets."""

@@ -1,0 +1,205 @@
+"""
+Brakes: operators on the sandbox, in virtual time, with a handler that suddenly wants less.
+"""
+import asyncio
+
+import pytest
+
+import kopf
+import kopf.testing
+from tests.docs.snippets import DOCS
+
+EXAMPLES = 'kopfexamples'
+PARENTS = 60
+RELEASED = {'metadata': {'annotations': {'kopf.dev/brakes-released-until': '2100-01-01T00:00Z'}}}
+
+
+class Wish:
+    """What the handler wants, for all objects alike."""
+
+    def __init__(self):
+        self.children = True
+        self.image = 'image:1'
+
+
+@pytest.fixture()
+def wish():
+    return Wish()
+
+
+@pytest.fixture()
+def registry(wish):
+    registry = kopf.OperatorRegistry()
+
+    @kopf.reconcile(EXAMPLES, owns=['configmaps', 'deployments.apps'], interval=100,
+                    registry=registry)
+    async def reconcile(name, spec, **_):
+        if not wish.children:
+            return []
+        if spec.get('deployment'):
+            pod = {'metadata': {'labels': {'app': name}},
+                   'spec': {'containers': [{'name': 'main', 'image': wish.image}]}}
+            return [{'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': name},
+                     'spec': {'selector': {'matchLabels': {'app': name}}, 'template': pod}}]
+        return [{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name}, 'data': {}}]
+
+    return registry
+
+
+class World:
+    """A sandbox with parents, as long as it is entered."""
+
+    def __init__(self, number=PARENTS, **spec):
+        self._number, self._spec = number, spec
+
+    async def __aenter__(self):
+        self._api = kopf.testing.open_api('sandbox')
+        api = await self._api.__aenter__()
+        self.client, self.operator = api.client, api.operator
+        await self.client.load(DOCS.parent / 'examples' / 'crd.yaml')
+        for number in range(self._number):
+            await self.client.create(EXAMPLES, f'obj{number}', spec=self._spec)
+
+    async def __aexit__(self, *args):
+        await self._api.__aexit__(*args)
+
+    async def count(self, kind='configmaps'):
+        return len([obj for obj in await self.client.list(kind)
+                    if obj['metadata']['name'].startswith('obj')])
+
+
+def make_settings(**brakes):
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    for name, value in brakes.items():
+        setattr(settings.brakes, name, value)
+    return settings
+
+
+@kopf.testing.virtual_time
+async def test_deletions_over_the_budget_are_stopped(registry, wish):
+    world, settings = World(), make_settings(stop=True)
+    async with world, world.operator(registry=registry, settings=settings) as operator:
+        await asyncio.sleep(50)
+        assert await world.count() == PARENTS
+        wish.children = False
+        await asyncio.sleep(1000)
+        assert await world.count() == PARENTS - 20
+        [line] = await operator.wait_log("Stopped: deletions of")
+        assert "configmaps are more than 20 in a minute" in line
+        assert "kopf brakes release kopfexamples --all-namespaces" in line
+
+        # All else goes on.
+        await world.client.create(EXAMPLES, 'other')
+        wish.children = True
+        await asyncio.sleep(150)
+        assert await world.count() == PARENTS
+
+        # What is released goes on, and nothing else.
+        wish.children = False
+        await world.client.patch(EXAMPLES, 'obj7', RELEASED)
+        await asyncio.sleep(1000)
+        assert await world.count() == PARENTS - 1
+
+
+@kopf.testing.virtual_time
+async def test_the_budget_counts_anew_when_nothing_was_refused_for_a_while(registry, wish):
+    world, settings = World(30), make_settings(stop=True)
+    async with world, world.operator(registry=registry, settings=settings):
+        await asyncio.sleep(50)
+        wish.children = False
+        await asyncio.sleep(500)
+        assert await world.count() == 10
+        wish.children = True
+        await asyncio.sleep(5000)
+        assert await world.count() == 30
+        for number in range(15):
+            await world.client.delete('configmaps', f'obj{number}')
+        await asyncio.sleep(100)
+        assert await world.count() == 30
+        wish.children = False
+        for number in range(30):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'edited': True}})
+        await asyncio.sleep(500)
+        assert await world.count() == 10
+
+
+@kopf.testing.virtual_time
+async def test_by_default_there_is_only_a_warning(registry, wish):
+    world = World()
+    async with world, world.operator(registry=registry, settings=make_settings()) as operator:
+        await asyncio.sleep(50)
+        wish.children = False
+        await asyncio.sleep(1000)
+        assert await world.count() == 0
+        [line] = await operator.wait_log("which is the budget of settings.brakes")
+        assert "deletions of configmaps are more than 20 in a minute" in line
+
+
+@kopf.testing.virtual_time
+@pytest.mark.parametrize(('brakes', 'deleted'), [
+    ({'share': 0.5}, 30),
+    ({'deletions': 3, 'share': 0.0}, 3),
+    ({'deletions': None}, 60),
+])
+async def test_budgets(registry, wish, brakes, deleted):
+    world, settings = World(), make_settings(stop=True, **brakes)
+    async with world, world.operator(registry=registry, settings=settings):
+        await asyncio.sleep(50)
+        wish.children = False
+        await asyncio.sleep(300)
+        assert await world.count() == PARENTS - deleted
+
+
+@kopf.testing.virtual_time
+async def test_what_users_delete_is_not_counted(registry):
+    world, settings = World(), make_settings(stop=True)
+    async with world, world.operator(registry=registry, settings=settings) as operator:
+        await asyncio.sleep(50)
+        for number in range(PARENTS):
+            await world.client.delete(EXAMPLES, f'obj{number}')
+        await asyncio.sleep(300)
+        assert await world.count() == 0
+        assert 'Stopped' not in operator.text
+
+
+@kopf.testing.virtual_time
+@pytest.mark.parametrize(('share', 'changed'), [(None, 30), (0.2, 6), (0.0, 1)])
+async def test_changes_of_pod_templates_are_counted_on_request(registry, wish, share, changed):
+    world, settings = World(30, deployment=True), make_settings(stop=True, restarts=share)
+    async with world, world.operator(registry=registry, settings=settings):
+        await asyncio.sleep(50)
+        wish.image = 'image:2'
+        await asyncio.sleep(500)
+        found = [obj['spec']['template']['spec']['containers'][0]['image']
+                 for obj in await world.client.list('deployments.apps')]
+        assert found.count('image:2') == changed
+        assert len(found) == 30
+
+
+@kopf.testing.virtual_time
+async def test_removals_of_finalizers_from_living_objects_are_counted():
+    registry, wanted = kopf.OperatorRegistry(), [True]
+
+    @kopf.on.delete(EXAMPLES, when=lambda **_: wanted[0], registry=registry)
+    def delete(**_):
+        pass
+
+    async def count():
+        return len([obj for obj in await world.client.list(EXAMPLES)
+                    if obj['metadata'].get('finalizers')])
+
+    world, settings = World(), make_settings(stop=True)
+    async with world:
+        async with world.operator(registry=registry, settings=settings):
+            await asyncio.sleep(50)
+            assert await count() == PARENTS
+        wanted[0] = False
+        async with world.operator(registry=registry, settings=settings) as operator:
+            await asyncio.sleep(1000)
+            assert await count() == PARENTS - 20
+            await operator.wait_log("Stopped: finalizers removed from living kopfexamples")
+            for obj in await world.client.list(EXAMPLES):
+                await world.client.patch(EXAMPLES, obj['metadata']['name'], RELEASED)
+            await asyncio.sleep(1000)
+            assert await count() == 0
