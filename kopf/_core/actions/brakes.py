@@ -121,5 +121,5 @@ def is_released(raw: bodies.RawBody, *, now: datetime.datetime) -> bool:
         return False
 
 
-NONE = Brakes(configuration.BrakesSettings(deletions=None))
+NO_BRAKES = Brakes(configuration.BrakesSettings(deletions=None))
 """Without budgets."""

@@ -162,7 +162,7 @@ class Situation(NamedTuple):
     """
     is_status_essential: bool = False
     """Whether some handlers handle changes of the status."""
-    brake: feedbackloops.Brake | None = None
+    slowdown: feedbackloops.Slowdown | None = None
     """What slows down the cycles that the handlers cause by their own patches."""
     flush_delay: float = 1.0
     """How long (seconds) the outcome of a handler can wait for the PATCH that carries it."""
@@ -260,7 +260,7 @@ FREED = "Deletion, but we are done with it, and we do not care."
 ACCOMPANIED = "daemons and timers have to stop first"
 DELETED_BUT_HELD = "the records stay, for nothing else says that the deletion is handled"
 INTERRUPTED = "the object was changed by others, or the operator is exiting or paused"
-BRAKED = "the handlers change the object again and again"
+SLOWED = "the handlers change the object again and again"
 OUTDATED = "The last-handled state is stored in another version of the kind, so it is stored anew."
 UNCHANGED = "Something has changed, but we are not interested (the essence is the same)."
 
@@ -313,10 +313,10 @@ def decide(situation: Situation) -> Decision:
         if cycle is not None and cycle.dirty:
             return Decision(Save(situation.misfit), cycle)
         return Decision(Hold(f"{situation.misfit}. They are called when it does."), cycle)
-    if cycle is None and reason == causes.Reason.UPDATE and situation.brake is not None and (
-            situation.brake.until > situation.now.mono + clocks.PRECISION
-            and situation.brake.essence == view.essence):
-        return Decision(Sleep(BRAKED, situation.brake.until), None)
+    if cycle is None and reason == causes.Reason.UPDATE and situation.slowdown is not None and (
+            situation.slowdown.until > situation.now.mono + clocks.PRECISION
+            and situation.slowdown.essence == view.essence):
+        return Decision(Sleep(SLOWED, situation.slowdown.until), None)
     cycle = cycles.Cycle(reason) if cycle is None else cycle.enter(reason)
     cycle = cycle.join(selection.handlers, recall=situation.recall, now=situation.now)
     return Decision(_proceed(situation, cycle), cycle)

@@ -15,8 +15,8 @@ from typing import Any
 from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, encoders, nesting, patches
-from kopf._core.actions import brakes as budgets
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
+from kopf._core.actions.brakes import NO_BRAKES, Brakes
 from kopf._core.intents import (
     causes,
     filters,
@@ -38,7 +38,7 @@ class Context:
     clock: clocks.Clock
     indices: Mapping[str, Any]
     observer: observers.Telling = observers.NOBODY
-    brakes: budgets.Brakes = budgets.NONE
+    brakes: Brakes = NO_BRAKES
 
     def find_pause(self, raw: bodies.RawBody) -> pauses.Pause | None:
         """Find what pauses the handlers of an object in this state now."""

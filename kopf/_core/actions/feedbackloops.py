@@ -18,7 +18,7 @@ QUIET = 120.0
 """How long (seconds) after a cycle the next one does not count as one more in a row."""
 
 
-class Brake(NamedTuple):
+class Slowdown(NamedTuple):
     """The handling cycles in a row that were caused only by the handlers' own patches."""
     essence: bodies.BodyEssence
     """What the last of them has left. Any other state is a change by others."""
@@ -33,11 +33,11 @@ class Brake(NamedTuple):
         return self.cycles == FREE_CYCLES
 
 
-def press(known: Brake | None, essence: bodies.BodyEssence, *, now: float) -> Brake:
+def slow_down(known: Slowdown | None, essence: bodies.BodyEssence, *, now: float) -> Slowdown:
     """Note that a cycle has ended with a change that its own handlers have made."""
     is_next = known is not None and now - known.last <= QUIET
     count = known.cycles + 1 if known is not None and is_next else 1
-    return Brake(essence, count, now, now + _get_delay(count))
+    return Slowdown(essence, count, now, now + _get_delay(count))
 
 
 def _get_delay(count: int) -> float:

@@ -159,7 +159,7 @@ class Handling:
                 now=self._now)
             if cycle is not None and self.view.is_outdated:
                 cycle = cycle._replace(base=None, divergent=None)  # of another version
-        if cycle is None and item.brake is not None and item.brake.essence != self.view.essence:
+        if cycle is None and item.slowdown is not None and item.slowdown.essence != self.view.essence:
             item.slow_down(None)  # others have changed the object
         item.proceed(cycle)
         self.reason, self._diff = decisions.detect(self.view, initial=item.initial)
@@ -272,7 +272,7 @@ class Handling:
             is_interrupted=self._is_interrupted,
             is_chosen_done=self._is_chosen_done,
             is_status_essential=self.handlers.is_status_essential,
-            brake=item.brake,
+            slowdown=item.slowdown,
             flush_delay=env.settings.persistence.flush_delay,
             misfit=self._find_misfit(),
             pause=pause,
@@ -428,7 +428,7 @@ class Handling:
             item.resume()
         if divergent is not None or (
                 self._judge(newest, conclusion.base) is not claims.Verdict.SAME):
-            self._brake(cycle.contributions, conclusion.base, newest)
+            self._slow_down(cycle.contributions, conclusion.base, newest)
             return newest
         item.slow_down(None)
         item.drop()
@@ -436,7 +436,7 @@ class Handling:
         # A pause is no change, but there can be companions that it stops, or that go on after it.
         return newest if any(map(self.env.find_pause, (self.view.raw, newest))) else None
 
-    def _brake(
+    def _slow_down(
             self, contributions: Sequence[cycles.Contribution],
             base: bodies.BodyEssence, newest: bodies.RawBody,
     ) -> None:
@@ -444,16 +444,16 @@ class Handling:
         essence = self.saver.ledger.build_essence(newest)
         fields = feedbackloops.find_own(
             diffs.diff(base, essence), [item.patch for item in contributions])
-        brake = feedbackloops.press(
-            self.item.brake, essence, now=self.env.clock.mono()) if fields else None
-        self.item.slow_down(brake)
-        if brake is not None and brake.is_new:
+        slowdown = feedbackloops.slow_down(
+            self.item.slowdown, essence, now=self.env.clock.mono()) if fields else None
+        self.item.slow_down(slowdown)
+        if slowdown is not None and slowdown.is_new:
             names = ', '.join(sorted({repr(item.handler_id) for item in contributions if any(
                 feedbackloops.makes(item.patch, field) for field in fields)}))
             what = ', '.join('.'.join(field) for field in fields)
             self.logger.warning(
-                f"{brake.cycles} times in a row, the handlers were called only because {names} had "
-                f"changed {what}. From now on, such calls are delayed by up to "
+                f"{slowdown.cycles} times in a row, the handlers were called only because {names} "
+                f"had changed {what}. From now on, such calls are delayed by up to "
                 f"{feedbackloops.MAX_DELAY:g} seconds. Change the object only if it is not as it "
                 f"should be, or let the handlers select other fields by field=.")
 

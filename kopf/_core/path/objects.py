@@ -107,9 +107,27 @@ class Source(Protocol):
 class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
-        'attempts', 'brake', 'companions', 'cycle', 'due', 'gone', 'held', 'inbox', 'initial',
-        'is_confirmed', 'last_list', 'memo', 'name', 'noticed', 'phase', 'reconcilers', 'source',
-        'throttler', 'uid', 'vanished')
+        'attempts',
+        'companions',
+        'cycle',
+        'due',
+        'gone',
+        'held',
+        'inbox',
+        'initial',
+        'is_confirmed',
+        'last_list',
+        'memo',
+        'name',
+        'noticed',
+        'phase',
+        'reconcilers',
+        'slowdown',
+        'source',
+        'throttler',
+        'uid',
+        'vanished',
+    )
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
@@ -140,7 +158,7 @@ class Item:
         """The namespace and the name, if `identify` has set them."""
         self.cycle: cycles.Cycle | None = None
         """The current handling cycle; None if no cycle is known in this process."""
-        self.brake: feedbackloops.Brake | None = None
+        self.slowdown: feedbackloops.Slowdown | None = None
         """What slows the handlers down, if they change the object by themselves."""
         self.held: decisions.Hold | None = None
         """Why the handlers were not called for the last state, as it was said."""
@@ -346,9 +364,9 @@ class Item:
         """Replace the cycle with its next value, or with None when the cycle has ended."""
         self.cycle = cycle
 
-    def slow_down(self, brake: feedbackloops.Brake | None) -> None:
+    def slow_down(self, slowdown: feedbackloops.Slowdown | None) -> None:
         """Set what slows the handlers down, or None if nothing does."""
-        self.brake = brake
+        self.slowdown = slowdown
 
     def hold(self, step: decisions.Hold, logger: Any) -> None:
         """Say why the handlers are not called, if that is news."""
@@ -388,7 +406,7 @@ class Item:
     @property
     def is_engaged(self) -> bool:
         """Whether the object has a cycle, daemons, timers, reconcilers, or is slowed down."""
-        return (self.cycle is not None or self.throttler is not None or self.brake is not None
+        return (self.cycle is not None or self.throttler is not None or self.slowdown is not None
                 or self.companions is not None or self.reconcilers is not None)
 
 

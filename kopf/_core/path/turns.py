@@ -341,7 +341,7 @@ class Processor:
             return
         if item.gone or self._switch.is_stopping:
             return
-        if item.cycle is None and item.brake is None and item.due is None:
+        if item.cycle is None and item.slowdown is None and item.due is None:
             item.drop()
         if is_backlog:
             item.inbox.pack()  # after a start, thousands of objects rest at once

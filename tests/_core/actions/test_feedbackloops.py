@@ -5,16 +5,16 @@ import pytest
 
 from kopf._cogs.structs.diffs import diff
 from kopf._cogs.structs.patches import Patch
-from kopf._core.actions.feedbackloops import Brake, find_own, press
+from kopf._core.actions.feedbackloops import Slowdown, find_own, slow_down
 
 ESSENCE = {'spec': {'n': 1}}
 
 
 def press_times(count, *, apart):
-    brake, delays = None, []
+    slowdown, delays = None, []
     for number in range(count):
-        brake = press(brake, ESSENCE, now=number * apart)
-        delays.append(brake.until - brake.last)
+        slowdown = slow_down(slowdown, ESSENCE, now=number * apart)
+        delays.append(slowdown.until - slowdown.last)
     return delays
 
 
@@ -30,9 +30,9 @@ def test_cycles_with_a_longer_quiet_between_them_are_not_in_a_row():
     assert press_times(100, apart=121) == [0] * 100
 
 
-def test_the_brake_is_new_once():
-    brakes = [Brake(ESSENCE, count, 0, 0) for count in range(100)]
-    assert [brake.cycles for brake in brakes if brake.is_new] == [10]
+def test_the_slowdown_is_new_once():
+    slowdowns = [Slowdown(ESSENCE, count, 0, 0) for count in range(100)]
+    assert [each.cycles for each in slowdowns if each.is_new] == [10]
 
 
 @pytest.mark.parametrize(('after', 'patches', 'fields'), [
