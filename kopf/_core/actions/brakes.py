@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
@@ -45,6 +45,7 @@ class _Tally:
     taken: collections.deque[float] = dataclasses.field(default_factory=collections.deque)
     exceeded: float = float('-inf')
     """When more was asked for than there was, the last time."""
+    excesses: int = 0
 
     def expire(self, now: float) -> None:
         while self.taken and self.taken[0] <= now - PERIOD:
@@ -53,6 +54,7 @@ class _Tally:
     def exceed(self, now: float) -> bool:
         """Note that more is asked for than there is; return whether that is news."""
         before, self.exceeded = self.exceeded, now
+        self.excesses += 1
         return before <= now - MEMORY
 
 
@@ -107,6 +109,11 @@ class Brakes:
                 logger.warning(f"The {text} of settings.brakes.")
         tally.taken.append(now.mono)
         return None
+
+    @property
+    def excesses(self) -> Mapping[tuple[Risk, references.Resource], int]:
+        """How often there was more than the budget allows."""
+        return {key: tally.excesses for key, tally in self._tallies.items()}
 
     def _get_share(self, risk: Risk) -> float | None:
         return self._settings.restarts if risk is Risk.RESTART else self._settings.share

@@ -159,7 +159,8 @@ class Handling:
                 now=self._now)
             if cycle is not None and self.view.is_outdated:
                 cycle = cycle._replace(base=None, divergent=None)  # of another version
-        if cycle is None and item.slowdown is not None and item.slowdown.essence != self.view.essence:
+        slowdown = item.slowdown
+        if cycle is None and slowdown is not None and slowdown.essence != self.view.essence:
             item.slow_down(None)  # others have changed the object
         item.proceed(cycle)
         self.reason, self._diff = decisions.detect(self.view, initial=item.initial)

@@ -133,6 +133,7 @@ class Measures(registry.Collector):
             *_read_indices(inspector),
             *_read_watches(inspector, now),
             *_read_leadership(inspector),
+            *_read_brakes(inspector),
         ]
 
 
@@ -245,3 +246,12 @@ def _read_leadership(inspector: inspection.Inspector) -> Iterator[core.Metric]:
             'leader_election_master_status',
             "Whether this replica holds the Lease of this name: 1 for the leader, 0 for a standby",
             ('name',), {(name,): float(role == 'leader')})
+
+
+def _read_brakes(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    yield series.make_counter(
+        'kopf_brakes_exceeded',
+        "How often more was to be done than a budget of settings.brakes allows",
+        ('risk', 'kind'), {
+            (risk.name.lower(), meters.get_controller(resource)): float(number)
+            for (risk, resource), number in inspector.operator.brakes.excesses.items()})
