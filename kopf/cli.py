@@ -286,6 +286,8 @@ def init(name: str) -> None:
 @helpscreens.option('--dev', is_flag=True, section='Peering',
                     help=f"Take over from other operators while you develop: the priority is "
                          f"{DEV_PRIORITY}.")
+@helpscreens.option('--release-brakes', is_flag=True, section='Health',
+                    help="Stop nothing that is over the budgets of settings.brakes, only warn.")
 @helpscreens.option('-L', '--liveness', 'liveness_endpoint', metavar='URL', section='Health',
                     callback=check_endpoint,
                     help="Serve the health checks at this URL: http://0.0.0.0:8080/healthz")
@@ -338,6 +340,7 @@ def run(
         processes: int | None,
         namespaces: Collection[str],
         clusterwide: bool,
+        release_brakes: bool,
         liveness_endpoint: str | None,
         metrics_endpoint: str | None,
         tracing: bool,
@@ -383,6 +386,8 @@ def run(
         settings.tracing.enabled = True
     if debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
+    if release_brakes:
+        settings.brakes.released = True
     loop = __controls.loop or _make_fast_loop()
     owning = waiting.owns_process_var.set(True)
     if __controls.stop_flag is None:

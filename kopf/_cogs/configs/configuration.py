@@ -604,6 +604,9 @@ class BrakesSettings(sections.Section):
     no, it is only logged.
     """
 
+    released: bool = False
+    """Whether nothing is stopped for now: ``kopf run --release-brakes`` sets it. Default: no."""
+
 
 class MetricsSettings(sections.Section):
     """Where the metrics of the operator are served for Prometheus."""

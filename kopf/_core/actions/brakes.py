@@ -83,30 +83,28 @@ class Brakes:
         ``total`` is how many objects of the resource this replica has. ``parent`` is the object,
         of the resource ``owner``, for which this is done.
         """
-        minimum, share = self._settings.deletions, self._get_share(risk)
-        if minimum is None or share is None:
-            return None
-        if risk is Risk.RESTART:
-            minimum = 0
         tally = self._tallies[risk, resource]
         tally.expire(now.mono)
         if risk is Risk.DELETION:
             total += len(tally.taken)
-        budget = int(max(minimum * self.get_share(), share * total, 1))
-        is_stopped = self._settings.stop and tally.exceeded > now.mono - MEMORY
-        if (is_stopped or len(tally.taken) >= budget) and not is_released(parent, now=now.wall):
+        budget = self._get_budget(risk, total)
+        if budget is None:
+            return None
+        is_stopping = self._settings.stop and not self._settings.released
+        is_stopped = is_stopping and tally.exceeded > now.mono - MEMORY
+        is_over = is_stopped or len(tally.taken) >= budget
+        if is_over and not is_released(parent, now=now.wall):
             name = '.'.join(filter(None, (resource.plural, resource.group)))
-            text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is "
-                    f"the budget")
+            text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is the "
+                    f"budget of settings.brakes")
             advice = (f"If that is right: kopf brakes release {owner.plural} "
                       f"{'--all-namespaces' if owner.namespaced else '--all'}")
-            is_news = tally.exceed(now.mono)
-            if self._settings.stop:
-                if is_news:
-                    logger.error(f"Stopped: {text}. {advice}")
+            if tally.exceed(now.mono):
+                logger.log(
+                    logging.ERROR if is_stopping else logging.WARNING,
+                    f"Stopped: {text}. {advice}" if is_stopping else f"Found: {text}.")
+            if is_stopping:
                 return f"{text}. {advice}"
-            if is_news:
-                logger.warning(f"The {text} of settings.brakes.")
         tally.taken.append(now.mono)
         return None
 
@@ -115,8 +113,12 @@ class Brakes:
         """How often there was more than the budget allows."""
         return {key: tally.excesses for key, tally in self._tallies.items()}
 
-    def _get_share(self, risk: Risk) -> float | None:
-        return self._settings.restarts if risk is Risk.RESTART else self._settings.share
+    def _get_budget(self, risk: Risk, total: float) -> int | None:
+        settings = self._settings
+        minimum, share = (0, settings.restarts) if risk is Risk.RESTART else (
+            settings.deletions, settings.share)
+        return None if minimum is None or share is None else int(
+            max(minimum * self.get_share(), share * total, 1))
 
 
 def is_released(raw: bodies.RawBody, *, now: datetime.datetime) -> bool:

@@ -251,7 +251,7 @@ def _read_leadership(inspector: inspection.Inspector) -> Iterator[core.Metric]:
 def _read_brakes(inspector: inspection.Inspector) -> Iterator[core.Metric]:
     yield series.make_counter(
         'kopf_brakes_exceeded',
-        "How often more was to be done than a budget of settings.brakes allows",
+        "How often an operator wanted more than a budget of settings.brakes allows",
         ('risk', 'kind'), {
             (risk.name.lower(), meters.get_controller(resource)): float(number)
             for (risk, resource), number in inspector.operator.brakes.excesses.items()})

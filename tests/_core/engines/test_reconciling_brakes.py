@@ -141,6 +141,7 @@ async def test_by_default_there_is_only_a_warning(registry, wish):
     ({'share': 0.5}, 30),
     ({'deletions': 3, 'share': 0.0}, 3),
     ({'deletions': None}, 60),
+    ({'released': True}, 60),
 ])
 async def test_budgets(registry, wish, brakes, deleted):
     world, settings = World(), make_settings(stop=True, **brakes)
