@@ -9,7 +9,7 @@ import collections
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from kopf._cogs.clients import listing, screening
+from kopf._cogs.clients import listing, screening, watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import registries, stopping
 from kopf._core.path import objects, queueing
@@ -23,7 +23,7 @@ Reconsider = Callable[[objects.Item, bodies.RawBody], None]
 """Drops the cycle of an item if others have handled its object in a pause, judging by its state."""
 
 
-class Informer:
+class Informer(watching.Sink):
     """
     The items of one resource in one namespace (or in all namespaces), as shown by one watch.
 
@@ -87,15 +87,6 @@ class Informer:
         """How many objects are indexed, and of how many; None if the indices are filled."""
         left = self._queue.gate.count_left(self) if self._completed else None
         return None if left is None else (len(self._items) - left, len(self._items))
-
-    def select(self, *, anew: bool) -> None:
-        """All objects are needed."""
-        return
-
-    @property
-    def screen(self) -> None:
-        """All objects are of use."""
-        return
 
     @property
     def is_awaited(self) -> bool:

@@ -399,9 +399,7 @@ class Processor:
             deadline = max(deadline, asyncio.get_running_loop().time() + LATE_SAVING)
         # This logger posts no Kubernetes events: most likely, the API server is unavailable.
         logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
-        saver = saving.Saver(
-            item, raw, env=self.env, logger=logger,
-            is_shared=functools.partial(self._switch.check_shared, self._switch.pauses))
+        saver = saving.Saver(item, raw, env=self.env, logger=logger, switch=self._switch)
         try:
             async with timeouts.timeout_at(deadline):
                 try:

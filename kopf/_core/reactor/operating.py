@@ -192,7 +192,7 @@ class Operator:
             self._registry.verify()
             await self._attach()
             self._poster = asyncio.create_task(
-                posting.poster(client=self._unlimited, settings=self.settings, queue=self._events),
+                posting.poster(client=self._unlimited, queue=self._events),
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
@@ -207,8 +207,8 @@ class Operator:
                 context=self._env, get_memo=functools.partial(handling.get_memo, self._env))
             self.role = self._take_role(admission, hub)
             watches = self.watches = orchestration.Orchestration(
-                client=self.client, settings=self.settings, registry=self._registry,
-                consumer=self.role, hub=hub, namespaces=self._options.namespaces,
+                client=self.client, registry=self._registry, consumer=self.role, hub=hub,
+                namespaces=self._options.namespaces,
                 clusterwide=self._options.clusterwide, insights=self._insights, logger=logger)
             self._monitor.add('watching', watches.diagnose)
             if self._options.ready_flag is not None:
@@ -280,12 +280,12 @@ class Operator:
             from kopf._core.reactor.roles import leadership  # only if it is used
             told = [] if self._answerer is None else [self._answerer]
             return leadership.Leadership(
-                client=self.client, vault=self._vault, settings=self.settings,
-                identity=self._options.identity, works=whole, parts=[admission, *told])
+                client=self.client, vault=self._vault, identity=self._options.identity,
+                works=whole, parts=[admission, *told])
         from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
-            client=self.client, settings=self.settings, clock=self.clock,
-            identity=self._options.identity, works=whole, parts=[admission])
+            client=self.client, clock=self.clock, identity=self._options.identity,
+            works=whole, parts=[admission])
 
     async def _stop_posting(self, deadline: float) -> None:
         if self._poster is not None:
