@@ -110,7 +110,6 @@ class Telling:
     """Notifies the observers of actions, and logs the errors of the observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        super().__init__()
         self._failed: set[int] = set()
         """The ids (``id()``) of the observers that have failed."""
         self._methods: dict[object, list[tuple[Observer, Callable[..., Any]]]] = {

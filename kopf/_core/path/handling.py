@@ -61,7 +61,6 @@ class Handling:
         ``accompany`` starts and stops the daemons and timers for a state, and returns whether there
         are any.
         """
-        super().__init__()
         self.env = env
         self.item = item
         self.logger = logger

@@ -56,7 +56,6 @@ class Gate:
         ``release`` puts a resting item into the work queue, with its urgency, when the gate opens
         for the item, or when its newest state has been indexed. It leaves other items as they are.
         """
-        super().__init__()
         self._switch = switch
         self._index = index
         self._discard = discard

@@ -46,7 +46,6 @@ class Informer(watching.Sink):
         ``resumed`` are the uids that were resumed under another version of the resource.
         ``on_listed`` is called after each complete list.
         """
-        super().__init__()
         self._queue = queue
         self.resource = resource
         self.handlers = handlers
@@ -402,7 +401,6 @@ class InformerFactory:
             reconsider: Reconsider,
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__()
         self._queue = queue
         self._reconsider = reconsider
         self._on_listed = on_listed

@@ -50,7 +50,6 @@ class Crew:
     """The workers of all queues of an operator, which ``settings.queueing.worker_limit`` limits."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._queues: dict[WorkQueue, None] = {}
 
     def join(self, queue: 'WorkQueue') -> None:
@@ -93,7 +92,6 @@ class WorkQueue:
         The alarms schedule the items that wait until some time. The crew are the workers that this
         queue shares with others.
         """
-        super().__init__()
         self.settings = settings
         self.switch = switch
         self.alarms = alarms

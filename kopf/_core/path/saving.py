@@ -62,7 +62,6 @@ class Saver:
             logger: Any,
             switch: switches.Switch,
     ) -> None:
-        super().__init__()
         self.item = item
         self.env = env
         self.settings = env.settings

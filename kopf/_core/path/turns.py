@@ -65,7 +65,6 @@ class Processor:
         The alarms schedule the objects whose handlers wait until some time. Only the indices that
         this ``fills`` get the objects here. With ``only_indexing``, no other handlers are called.
         """
-        super().__init__()
         self.env = env
         self._switch = switch
         self._alarms = alarms

@@ -52,7 +52,6 @@ class Admission:
 
         Make the instance after the startup handlers, as they set ``settings.admission``.
         """
-        super().__init__()
         self._wrappers = wrappers
         self._env = env
         self._settings = env.settings.admission

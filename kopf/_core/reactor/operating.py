@@ -121,7 +121,6 @@ class Operator:
         ``extend`` makes the extensions of this operator. It is called after the startup handlers,
         as they change the settings.
         """
-        super().__init__()
         self._options = options
         self.settings = settings
         self.underway = underway

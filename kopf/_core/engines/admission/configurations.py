@@ -57,7 +57,6 @@ class Manager:
     def __init__(
             self, *, client: api.Client, settings: configuration.OperatorSettings, name: str,
     ) -> None:
-        super().__init__()
         self._client = client
         self._settings = settings
         self._name = name

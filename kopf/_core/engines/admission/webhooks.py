@@ -56,7 +56,6 @@ class Directory:
     """All webhooks of an operator. Finds the handlers by the end of the URL of a request."""
 
     def __init__(self, declared: Iterable[handlers.WebhookHandler]) -> None:
-        super().__init__()
         self.webhooks = arrange(declared)
         self._known: dict[str, frozenset[handlers.WebhookHandler]] = {}
         for webhook in self.webhooks:

@@ -103,7 +103,6 @@ class Membership:
         ``is_idle`` returns whether no handlers are under way; when that changes, call `judge`.
         ``on_stall`` is called when the watch does not bring the states of the object any more.
         """
-        super().__init__()
         self.standing = standing
         self.resource = resource
         self.namespace = namespace

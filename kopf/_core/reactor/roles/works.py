@@ -35,7 +35,6 @@ class Works:
         others. With ``only_indexing``, no other handlers are called. ``on_listed`` is called after
         each complete list.
         """
-        super().__init__()
         env.enter()
         alarms = wakeups.Wakeups()
         processor = turns.Processor(

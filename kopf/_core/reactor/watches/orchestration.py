@@ -84,7 +84,6 @@ class Orchestration:
             insights: discovery.Insights,
             logger: logging.Logger,
     ) -> None:
-        super().__init__()
         self._client = client
         self._settings = client.settings
         self._registry = registry

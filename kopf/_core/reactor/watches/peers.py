@@ -44,7 +44,6 @@ class PeeringWatch(watching.Sink):
         ``join`` makes the memberships. ``on_synced`` is called when it is known which ones there
         are at first.
         """
-        super().__init__()
         self.namespace = namespace
         self.memberships: dict[references.Namespace, memberships.Membership] = {}
         self._resource = resource
