@@ -181,12 +181,3 @@ class Telling:
 
 NOBODY = Telling(())
 """For operators without observers."""
-
-
-def name_outcome(outcome: progression.Outcome | None) -> str:
-    """Name the outcome of an attempt, e.g. as a label; None is a cancellation."""
-    if outcome is None:
-        return 'cancelled'
-    if outcome.exception is None:
-        return 'success'
-    return 'failure' if outcome.final else 'waiting' if outcome.waiting else 'retry'

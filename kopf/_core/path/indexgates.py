@@ -223,8 +223,7 @@ class Gate:
         """Index the object again after a failure: its newest state that is available."""
         del self._retries[item]
         if not item.gone and item not in self._indexing:
-            pending = item.inbox.pending
-            newest = pending if pending is not None else item.recall()
+            newest = item.inbox.newest
             self.index(item, newest if newest is not None else raw)
 
     def _cancel_retry(self, item: objects.Item) -> None:

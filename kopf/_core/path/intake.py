@@ -515,7 +515,7 @@ class InformerFactory:
         for informer in self:
             informer.distrust()
         self._queue.gate.reset(informer for informer in self if informer.handlers.indexing)
-        self._queue.resume()
+        self._queue.pump()
 
     def stand_by(self) -> None:
         """
@@ -533,7 +533,7 @@ class InformerFactory:
         self._queue.switch.resume()
         self._taken.extend(
             (informer, item) for informer in self for item in informer.take_over())
-        self._queue.resume()
+        self._queue.pump()
         self._take()
 
     def _take(self) -> None:

@@ -109,11 +109,6 @@ class WorkQueue:
         self.packer = inboxes.Packer(settings)
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no workers run."""
-        return not self._workers
-
-    @property
     def size(self) -> int:
         """How many workers run."""
         return len(self._workers)
@@ -130,7 +125,7 @@ class WorkQueue:
                     item, is_overloaded=self._processor.is_overloaded()):
                 self.pump()
             elif self.gate.is_closed_for(item):
-                item.postpone(packed)
+                item.inbox.pack_pending(packed)
             return
         if not item.gone and (self.switch.is_paused or self._is_postponed(item)):
             if self.switch.is_standby:
@@ -139,12 +134,12 @@ class WorkQueue:
         item.enter(Phase.QUEUED)
         self._observer.passage(item.source.resource, item, observers.Passage.QUEUED)
         if self.gate.detain(item, urgent=urgent):
-            item.postpone(packed)
+            item.inbox.pack_pending(packed)
             return
         length = self._waiting.put(
             item, urgent=urgent, is_overloaded=self._processor.is_overloaded())
         if length > LONG_QUEUE:
-            item.postpone(packed)
+            item.inbox.pack_pending(packed)
         self.pump()
 
     def drop(self, item: Item) -> None:
@@ -200,10 +195,6 @@ class WorkQueue:
         while self._workers:
             await asyncio.wait(self._workers.values())
         self._crew.note_end(self.settings.queueing.worker_limit)
-
-    def resume(self) -> None:
-        """Start the queued items."""
-        self.pump()
 
     def _is_postponed(self, item: Item) -> bool:
         """Whether the item is throttled, or waits for the echo of its own write."""

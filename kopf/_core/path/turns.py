@@ -474,8 +474,8 @@ class Processor:
                     dicts.ensure(patch, ('status', handler.id), outcome.result)
         if not patch or event['type'] == 'DELETED':
             return
-        raw = item.inbox.pending if item.inbox.pending is not None else item.recall()
-        raw = raw if raw is not None else event['object']
+        newest = item.inbox.newest
+        raw = newest if newest is not None else event['object']
         target = application.Target(self.env.client, item.resource, logger, self.env.observer)
         try:
             if application.is_in_place(raw, patch):

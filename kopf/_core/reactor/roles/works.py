@@ -50,7 +50,7 @@ class Works:
     @property
     def is_busy(self) -> bool:
         """Whether any object is being handled; read by other threads, too."""
-        return not self.queue.is_idle
+        return self.queue.size > 0
 
     def pause(self) -> None:
         """Begin nothing, and let what is under way end."""
