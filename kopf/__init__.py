@@ -104,14 +104,14 @@ if TYPE_CHECKING:
         login_via_pykube,
     )
     from kopf._cogs.logins.serviceaccounts import login_with_service_account
-    from kopf._core.actions.subhandling import execute
-    from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.engines.reconciling.applications import apply
-    from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.intents.typedargs import Misfit, MisfitError
+    from kopf._kits.conditions import set_condition
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
+    from kopf._kits.events import event, exception, info, warn
     from kopf._kits.running import operator, run, run_tasks, spawn_tasks
+    from kopf._kits.subhandlers import execute
     from kopf._kits.typed.decoding import Live
     from kopf._kits.typed.kinds import crd
     from kopf._kits.typed.rights import needs
@@ -158,12 +158,12 @@ _LAZY = {
     'WebhookServer': 'kopf._kits.webhooks',
     'WebhookServiceServer': 'kopf._kits.webhooks',
     'apply': 'kopf._core.engines.reconciling.applications',
-    'set_condition': 'kopf._core.engines.reconciling.conditions',
-    'event': 'kopf._core.engines.posting',
-    'exception': 'kopf._core.engines.posting',
-    'info': 'kopf._core.engines.posting',
-    'warn': 'kopf._core.engines.posting',
-    'execute': 'kopf._core.actions.subhandling',
+    'set_condition': 'kopf._kits.conditions',
+    'event': 'kopf._kits.events',
+    'exception': 'kopf._kits.events',
+    'info': 'kopf._kits.events',
+    'warn': 'kopf._kits.events',
+    'execute': 'kopf._kits.subhandlers',
     'login_via_async_client': 'kopf._cogs.logins.piggybacking',
     'login_via_client': 'kopf._cogs.logins.piggybacking',
     'login_via_pykube': 'kopf._cogs.logins.piggybacking',

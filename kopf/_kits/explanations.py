@@ -19,7 +19,7 @@ from kopf._core.actions import cycles, decisions, execution, finalizers, progres
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, hub
 from kopf._core.intents import causes, filters, handlers, pauses, registries
-from kopf._kits import mismatches
+from kopf._kits import decorators, mismatches
 
 LATER = "after this handling cycle, for the later changes"
 FOREIGN_FINALIZER = "of another controller, which has to remove it"
@@ -215,7 +215,7 @@ class _Explainer:
             progress=[*self._find_progress(cycle)],
             finalizers=dict(self._explain_finalizers([*self._spawned, *needing])),
             handlers=[
-                *(Verdict(handlers.name_decorator(handler), handler.id, *self._judge_changing(
+                *(Verdict(decorators.name_decorator(handler), handler.id, *self._judge_changing(
                     handler, starting if handler.initial else now, later))
                   for handler in self._served.changing),
                 *found.handlers],
@@ -332,17 +332,17 @@ class _Explainer:
                 elif self._pause is not None:
                     mismatch = mismatch or "the object is paused"
             yield Verdict(
-                handlers.name_decorator(handler), handler.id, mismatch is None,
+                decorators.name_decorator(handler), handler.id, mismatch is None,
                 mismatch or _describe_occasion(handler))
         for webhook in self._served.webhooks:
             yield Verdict(
-                handlers.name_decorator(webhook), webhook.id, False,
+                decorators.name_decorator(webhook), webhook.id, False,
                 "it is for requests to the API server, not for objects at rest")
         served = {*self._mismatches, *self._served.changing, *self._served.webhooks}
         for other in self._registry.iter_resource_handlers():
             if other not in served:
                 yield Verdict(
-                    handlers.name_decorator(other), other.id, False, self._explain_absence(other))
+                    decorators.name_decorator(other), other.id, False, self._explain_absence(other))
 
     def _explain_absence(self, handler: handlers.ResourceHandler) -> str:
         """Explain why a handler is not served for this resource."""
@@ -383,7 +383,7 @@ class _Explainer:
     ) -> Iterator[tuple[str, str]]:
         own = self._settings.persistence.finalizer
         names = ', '.join(
-            f"{handlers.name_decorator(handler)} {handler.id}" for handler in needed_by)
+            f"{decorators.name_decorator(handler)} {handler.id}" for handler in needed_by)
         for index, finalizer in enumerate(self._raw['metadata'].get('finalizers') or ()):
             if finalizer not in (own, hub.FINALIZER):
                 yield finalizer, self._foreign_finalizer

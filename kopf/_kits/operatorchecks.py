@@ -10,6 +10,7 @@ from typing import Any
 
 from kopf._cogs.structs import references
 from kopf._core.intents import callbacks, handlers, registries
+from kopf._kits import decorators
 
 DETAILS = ('operations', 'owns', 'subresource', 'field', 'value', 'old', 'new', 'labels',
            'annotations', 'when', 'prune', 'recreate', 'conditions', 'interval', 'idle', 'sharp',
@@ -41,7 +42,7 @@ def describe(registry: registries.OperatorRegistry) -> Iterator[str]:
         groups.setdefault(handler.selector, []).append(handler)
     for selector, members in groups.items():
         for member in members:
-            yield _describe(str(selector), handlers.name_decorator(member), member)
+            yield _describe(str(selector), decorators.name_decorator(member), member)
     for name, converter in registry._converters.items():
         yield f"{name}: conversions between {', '.join(sorted(converter.versions))}"
 
@@ -58,7 +59,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     declared = dict.fromkeys(each.declared for each in registry.iter_resource_handlers())
     yield from filter(None, [each.find_fault() for each in declared if each is not None])
     for handler in registry.iter_resource_handlers():
-        key = handler.selector, handlers.name_decorator(handler), handler.id
+        key = handler.selector, decorators.name_decorator(handler), handler.id
         other = known.setdefault(key, handler)
         if other.fn is not handler.fn:
             yield (f"{handler.selector}: two handlers have the id {handler.id!r}: {_locate(other)} "
@@ -127,7 +128,7 @@ def _place(handler: handlers.Handler) -> str:
     if isinstance(handler, handlers.ActivityHandler):
         return f"{handler.activity.value} {handler.id!r}"
     assert isinstance(handler, handlers.ResourceHandler)
-    return f"{handler.selector}: {handlers.name_decorator(handler)} {handler.id!r}"
+    return f"{handler.selector}: {decorators.name_decorator(handler)} {handler.id!r}"
 
 
 def _get_kwargs(handler: handlers.Handler) -> list[str]:

@@ -9,18 +9,48 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection, Iterator
+import warnings
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
 from kopf._cogs.serving import endpoints
+from kopf._cogs.structs import references
 from kopf._core.actions import inflight
 from kopf._core.reactor import operating
 from kopf._kits import shutdown
 
 _P = ParamSpec('_P')
 _R = TypeVar('_R')
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class Options(operating.Options):
+    """The parameters of `kopf.operator`, which describes them."""
+    settings: configuration.OperatorSettings | None = None
+    memories: Any | None = None
+    standalone: bool | None = None
+    priority: int | None = None
+    peering_name: str | None = None
+    metrics_endpoint: str | None = None
+    namespace: references.NamespacePattern | None = None
+    stop_flag: flags.Flag | None = None
+    _command: Coroutine[None, None, None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.namespace is not None:
+            warnings.warn("namespace= is deprecated; use namespaces=[...].", DeprecationWarning,
+                          stacklevel=4)
+            self.namespaces = [*self.namespaces, self.namespace]
+        if self.clusterwide and self.namespaces:
+            raise TypeError("An operator is either cluster-wide, or for namespaces; not both.")
+        if not self.clusterwide and not self.namespaces:
+            warnings.warn(
+                "Neither namespaces= nor clusterwide=True: the operator is cluster-wide; in the "
+                "future, one of these will be required.", FutureWarning, stacklevel=4)
+            self.clusterwide = True
 
 
 def _with_parameters_of(
@@ -67,7 +97,7 @@ def _observe(operator: operating.Operator) -> Iterator[operating.Extension]:
             debugger.respond, debugger.close))
 
 
-@_with_parameters_of(operating.Options)
+@_with_parameters_of(Options)
 async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     """
     Start an operator, and return its root tasks, which are for `kopf.run_tasks`.
@@ -78,7 +108,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given.
     :raises EndpointError: if the liveness endpoint is not a valid URL.
     """
-    options = operating.Options(**parameters)
+    options = Options(**parameters)
     settings = configuration.OperatorSettings() if options.settings is None else options.settings
     settings.peering.clusterwide = options.clusterwide
     if options.standalone is not None:
@@ -104,7 +134,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
 
 
-@_with_parameters_of(operating.Options)
+@_with_parameters_of(Options)
 async def operator(**parameters: Any) -> None:
     """
     Run an operator in the current event loop, and return when it has stopped.
@@ -158,7 +188,7 @@ async def operator(**parameters: Any) -> None:
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class _RunOptions(operating.Options):
+class _RunOptions(Options):
     loop: asyncio.AbstractEventLoop | None = None
 
 

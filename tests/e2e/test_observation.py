@@ -74,7 +74,7 @@ def serve(info, settings, registry, lines):
             consumer = consumers.Consumer()
             consumer.informers = lines
             task = asyncio.create_task(orchestration.Orchestration(
-                client=client, settings=settings, registry=registry, consumer=consumer,
+                client=client, registry=registry, consumer=consumer,
                 hub=make_hub(client, settings), namespaces=namespaces,
                 clusterwide=not namespaces, insights=discovery.Insights(),
                 logger=logging.getLogger('test')).serve())

@@ -188,10 +188,10 @@ FAULTS = (
           "handler.key not in self._done and", "", DAEMON),
 
     # Sync handlers.
-    Fault('a waiting thread is not told to stop', '_core.intents.stopping:FlagSetter.set',
+    Fault('a waiting thread is not told to stop', '_core.intents.stopping:DaemonStopper.set',
           "self._sync_event.set()", "pass", LEAVE),
     Fault('a thread that begins to wait is not told that it has to stop',
-          '_core.intents.stopping:FlagSetter.sync_event',
+          '_core.intents.stopping:DaemonStopper.sync_event',
           "self._sync_event.set()", "pass", LEAVE),
     Fault('threads have no context', '_core.actions.invocation:_invoke_in_thread',
           "executor.submit(context.run, _call,", "executor.submit(_call,", CONTEXT),

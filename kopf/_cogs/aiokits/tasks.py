@@ -19,6 +19,16 @@ async def cancel(tasks: Collection['asyncio.Task[Any]']) -> None:
             task.exception()
 
 
+async def end(task: 'asyncio.Task[Any]', deadline: float) -> None:
+    """
+    Cancel a task that finishes what is under way then; interrupt that at the deadline, a time of
+    the event loop.
+    """
+    task.cancel()
+    await asyncio.wait([task], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+    await cancel([task])
+
+
 async def gather(*coros: Coroutine[Any, Any, T]) -> list[T]:
     """
     Run the coroutines concurrently, and return their results.

@@ -110,7 +110,6 @@ class Telling:
     """Notifies the observers of actions, and logs the errors of the observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        super().__init__()
         self._failed: set[int] = set()
         """The ids (``id()``) of the observers that have failed."""
         self._methods: dict[object, list[tuple[Observer, Callable[..., Any]]]] = {
@@ -182,12 +181,3 @@ class Telling:
 
 NOBODY = Telling(())
 """For operators without observers."""
-
-
-def name_outcome(outcome: progression.Outcome | None) -> str:
-    """Name the outcome of an attempt, e.g. as a label; None is a cancellation."""
-    if outcome is None:
-        return 'cancelled'
-    if outcome.exception is None:
-        return 'success'
-    return 'failure' if outcome.final else 'waiting' if outcome.waiting else 'retry'

@@ -63,7 +63,6 @@ class Candidacy:
 
         ``on_change`` is called when a term of the tenure has begun or ended.
         """
-        super().__init__()
         self._renewal = renewals.Renewal(
             client, namespace=namespace, deadline=settings.renew_deadline,
             tenure=tenure, verbs=VERBS, quiet=(errors.APIConflictError,), logger=logger)

@@ -68,13 +68,15 @@ class Cause:
         kwargs: dict[str, Any] | None = self.__dict__.get('_made')
         if kwargs is None:
             kwargs = self.__dict__['_made'] = self._kwargs()
+            kwargs['logger'], kwargs['memo'] = self.logger, self.memo
             for name in self.passed:
                 kwargs[name] = getattr(self, name)
             kwargs.update(self.indices)
         return kwargs
 
     def _kwargs(self) -> dict[str, Any]:
-        return {'logger': self.logger, 'memo': self.memo}
+        """Make those kwargs that are not attributes as they are."""
+        return {}
 
     @functools.cached_property
     def decoded(self) -> typedargs.Known:
@@ -101,8 +103,6 @@ class ResourceCause(Cause):
         meta = body.metadata
         uid, name, namespace = self.get_identity()
         return {
-            'logger': self.logger,
-            'memo': self.memo,
             'resource': self.resource,
             'patch': self.patch,
             'body': body,

@@ -101,9 +101,6 @@ class Handler:
     title: ClassVar[str] = 'Handler'
     """What it is called in the log."""
 
-    decorator: ClassVar[str] = 'handler'
-    """The name of the decorator, if it does not depend on the options."""
-
     numeric: ClassVar[tuple[str, ...]] = ('timeout', 'retries', 'backoff')
     """The options that must be numbers: all in seconds, except for ``retries``."""
 
@@ -188,7 +185,6 @@ class IndexingHandler(ResourceHandler):
     sharded: bool = False
 
     title = 'Indexer'
-    decorator = 'index'
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,7 +194,7 @@ class IndexingHandler(ResourceHandler):
 
 
 class WatchingHandler(ResourceHandler):
-    decorator = 'event'
+    """A handler of raw events."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -244,7 +240,6 @@ class DaemonHandler(SpawningHandler):
     cancellation_polling: float | None = None
 
     title = 'Daemon'
-    decorator = 'daemon'
     numeric = (*SpawningHandler.numeric, 'cancellation_backoff', 'cancellation_timeout',
                'cancellation_polling')
 
@@ -256,7 +251,6 @@ class TimerHandler(SpawningHandler):
     idle: float | None = None
 
     title = 'Timer'
-    decorator = 'timer'
     numeric = (*SpawningHandler.numeric, 'interval', 'idle')
 
 
@@ -277,7 +271,6 @@ class ReconcilingHandler(ResourceHandler):
     conditions: bool = False
 
     title = 'Reconciler'
-    decorator = 'reconcile'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -290,13 +283,3 @@ class WebhookHandler(ResourceHandler):
     ignore_failures: bool | None = None
 
     title = 'Webhook'
-
-
-def name_decorator(handler: ResourceHandler) -> str:
-    """Get the name of the decorator that has declared the handler, e.g. ``create`` or ``timer``."""
-    match handler:
-        case ChangingHandler(reason=None):
-            return 'resume' if handler.initial else 'field'
-        case ChangingHandler() | WebhookHandler():
-            return str(handler.reason)
-    return handler.decorator

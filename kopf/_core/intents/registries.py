@@ -5,6 +5,7 @@ Handlers are kept, and called, in the order of their declaration.
 """
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
@@ -97,12 +98,9 @@ class OperatorRegistry:
 
     def iter_resource_handlers(self) -> Iterator[handlers.ResourceHandler]:
         """Iterate over all handlers of objects, of all types."""
-        yield from self._indexing
-        yield from self._watching
-        yield from self._spawning
-        yield from self._changing
-        yield from self._reconciling
-        yield from self._webhooks
+        return itertools.chain(
+            self._indexing, self._watching, self._spawning, self._changing, self._reconciling,
+            self._webhooks)
 
     def find_mapper(self, mapper: handlers.Mapper) -> handlers.Mapper:
         """Get the id of the index if it is the function of an index; otherwise, it is as it is."""

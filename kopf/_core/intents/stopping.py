@@ -54,7 +54,7 @@ class DaemonStoppingReason(enum.Flag):
 _events_lock = threading.Lock()
 
 
-class FlagSetter:
+class DaemonStopper:
     """
     Kopf's side of a flag. It can be set several times; the reasons are combined.
 
@@ -96,11 +96,11 @@ class FlagSetter:
                 self._async_event.set()
         return self._async_event
 
-    def make_waiter(self, *, is_async: bool) -> 'FlagWaiter':
-        return AsyncFlagWaiter(self) if is_async else SyncFlagWaiter(self)
+    def make_waiter(self, *, is_async: bool) -> 'DaemonStopped':
+        return AsyncDaemonStopperChecker(self) if is_async else SyncDaemonStopperChecker(self)
 
 
-class FlagWaiter(abc.ABC):
+class DaemonStopped(abc.ABC):
     """
     The handler's side of a flag. It is true in boolean expressions if it is set.
 
@@ -108,7 +108,7 @@ class FlagWaiter(abc.ABC):
     """
     __slots__ = ('_setter',)
 
-    def __init__(self, setter: FlagSetter, /) -> None:
+    def __init__(self, setter: DaemonStopper, /) -> None:
         self._setter = setter
 
     def __repr__(self) -> str:
@@ -135,7 +135,7 @@ class FlagWaiter(abc.ABC):
         """
 
 
-class SyncFlagWaiter(FlagWaiter):
+class SyncDaemonStopperChecker(DaemonStopped):
     """A flag for synchronous handlers."""
     __slots__ = ()
 
@@ -144,7 +144,7 @@ class SyncFlagWaiter(FlagWaiter):
         return self
 
 
-class AsyncFlagWaiter(FlagWaiter):
+class AsyncDaemonStopperChecker(DaemonStopped):
     """A flag for asynchronous handlers."""
     __slots__ = ()
 
@@ -155,9 +155,3 @@ class AsyncFlagWaiter(FlagWaiter):
         except TimeoutError:
             pass
         return self
-
-
-DaemonStopper = FlagSetter
-DaemonStopped = FlagWaiter
-SyncDaemonStopperChecker = SyncFlagWaiter
-AsyncDaemonStopperChecker = AsyncFlagWaiter

@@ -63,18 +63,14 @@ class Handling:
         ``accompany`` starts and stops the daemons and timers for a state, and returns whether there
         are any.
         """
-        super().__init__()
         self.env = env
         self.item = item
         self.logger = logger
         self.handlers = item.handlers
-        self.saver = saving.Saver(
-            item, raw, env=env, logger=logger,
-            is_shared=functools.partial(switch.check_shared, switch.pauses))
+        self.saver = saving.Saver(item, raw, env=env, logger=logger, switch=switch)
         self._accompany = accompany
         self._switch = switch
         self._alarms = alarms
-        self._pauses = switch.pauses
         self._known: bodies.RawBody | None = None
         """The state that was looked at, or a newer one with the same essence."""
         self._prepared: decisions.Step | None = None
@@ -230,7 +226,7 @@ class Handling:
     @property
     def is_stopped(self) -> bool:
         """Whether the operator exits, or was paused since the start: no handler may be called."""
-        return not self._switch.admits(since=self._pauses)
+        return not self._switch.admits(since=self.saver.pauses)
 
     @property
     def _is_interrupted(self) -> bool:
@@ -556,7 +552,7 @@ class Handling:
         """Make an attempt, and note the outcome. ``field`` is the field of the parent handlers."""
         cause = cause if cause is not None else self._get_cause().narrow(field)
         family = subhandling.Family(handler, functools.partial(
-            self._execute_family, handler.id, field=handler.field or field))
+            self._execute_children, handler.id, field=handler.field or field))
         before = self.saver.raw
         self.saver.arm()
         now = self.env.clock.now()
@@ -590,22 +586,6 @@ class Handling:
         elif outcome.patch or outcome.result is not None:
             self._cause = None
 
-    async def _execute_family(
-            self,
-            parent_id: ids.HandlerId,
-            children: list[handlers.ChangingHandler],
-            lifecycle: lifecycles.LifeCycleFn | None,
-            cause: causes.Cause | None,
-            *,
-            field: dicts.FieldPath | None,
-    ) -> None:
-        """Execute the due sub-handlers one after another, and retry the parent for the others."""
-        self.item.enter(objects.Phase.WORKING)  # what is between them must not be interrupted
-        try:
-            await self._execute_children(parent_id, children, lifecycle, cause, field=field)
-        finally:
-            self.item.enter(objects.Phase.CALLING)
-
     async def _execute_children(
             self,
             parent_id: ids.HandlerId,
@@ -615,6 +595,7 @@ class Handling:
             *,
             field: dicts.FieldPath | None,
     ) -> None:
+        """Execute the due sub-handlers one after another, and retry the parent for the others."""
         env = self.env
         own = cause if isinstance(cause, causes.ChangingCause) else None
         selection = filters.select(
@@ -625,24 +606,34 @@ class Handling:
             selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False,
         ).attach(parent_id, [child.id for child in children]))
         lifecycle = lifecycle or env.lifecycle or lifecycles.get_default_lifecycle()
-        while True:
-            due, wait = progression.find_due(
-                selection.handlers, self.item.get_cycle().states, now=env.clock.mono())
-            if wait is None:
-                return
-            if wait > 0:
-                raise handlererrors.HandlerChildrenRetry(delay=wait)
-            self._check_interrupted()
-            for handler in self._choose(lifecycle, due, own):
+        with self._between_calls():
+            while True:
+                due, wait = progression.find_due(
+                    selection.handlers, self.item.get_cycle().states, now=env.clock.mono())
+                if wait is None:
+                    return
+                if wait > 0:
+                    raise handlererrors.HandlerChildrenRetry(delay=wait)
                 self._check_interrupted()
-                with _retrying_outside():
-                    await self._execute(handler, own, field=field)
-                if self.item.get_cycle().must_be_saved(
-                        now=env.clock.mono(), delay=env.settings.persistence.flush_delay,
-                        is_status_essential=self.handlers.is_status_essential):
+                for handler in self._choose(lifecycle, due, own):
+                    self._check_interrupted()
+                    with _retrying_outside():
+                        await self._execute(handler, own, field=field)
+                    if self.item.get_cycle().must_be_saved(
+                            now=env.clock.mono(), delay=env.settings.persistence.flush_delay,
+                            is_status_essential=self.handlers.is_status_essential):
+                        await self._save_in_between()
+                if lifecycle is not lifecycles.asap:
                     await self._save_in_between()
-            if lifecycle is not lifecycles.asap:
-                await self._save_in_between()
+
+    @contextlib.contextmanager
+    def _between_calls(self) -> Iterator[None]:
+        """Do what must not be interrupted, though the parent handler is being called."""
+        self.item.enter(objects.Phase.WORKING)
+        try:
+            yield
+        finally:
+            self.item.enter(objects.Phase.CALLING)
 
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""

@@ -328,7 +328,6 @@ class Packer:
     """
 
     def __init__(self, settings: configuration.OperatorSettings) -> None:
-        super().__init__()
         self._settings = settings
         self._warm: set[Inbox] = set()
         self._cooling: set[Inbox] = set()

@@ -56,7 +56,6 @@ class Gate:
         ``release`` puts a resting item into the work queue, with its urgency, when the gate opens
         for the item, or when its newest state has been indexed. It leaves other items as they are.
         """
-        super().__init__()
         self._switch = switch
         self._index = index
         self._discard = discard
@@ -224,8 +223,7 @@ class Gate:
         """Index the object again after a failure: its newest state that is available."""
         del self._retries[item]
         if not item.gone and item not in self._indexing:
-            pending = item.inbox.pending
-            newest = pending if pending is not None else item.recall()
+            newest = item.inbox.newest
             self.index(item, newest if newest is not None else raw)
 
     def _cancel_retry(self, item: objects.Item) -> None:

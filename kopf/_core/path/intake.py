@@ -9,7 +9,7 @@ import collections
 import logging
 from collections.abc import Callable, Collection, Iterator
 
-from kopf._cogs.clients import listing, screening
+from kopf._cogs.clients import listing, screening, watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import registries, stopping
 from kopf._core.path import objects, queueing
@@ -23,7 +23,7 @@ Reconsider = Callable[[objects.Item, bodies.RawBody], None]
 """Drops the cycle of an item if others have handled its object in a pause, judging by its state."""
 
 
-class Informer:
+class Informer(watching.Sink):
     """
     The items of one resource in one namespace (or in all namespaces), as shown by one watch.
 
@@ -46,7 +46,6 @@ class Informer:
         ``resumed`` are the uids that were resumed under another version of the resource.
         ``on_listed`` is called after each complete list.
         """
-        super().__init__()
         self._queue = queue
         self.resource = resource
         self.handlers = handlers
@@ -87,15 +86,6 @@ class Informer:
         """How many objects are indexed, and of how many; None if the indices are filled."""
         left = self._queue.gate.count_left(self) if self._completed else None
         return None if left is None else (len(self._items) - left, len(self._items))
-
-    def select(self, *, anew: bool) -> None:
-        """All objects are needed."""
-        return
-
-    @property
-    def screen(self) -> None:
-        """All objects are of use."""
-        return
 
     @property
     def is_awaited(self) -> bool:
@@ -411,7 +401,6 @@ class InformerFactory:
             reconsider: Reconsider,
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__()
         self._queue = queue
         self._reconsider = reconsider
         self._on_listed = on_listed
@@ -526,7 +515,7 @@ class InformerFactory:
         for informer in self:
             informer.distrust()
         self._queue.gate.reset(informer for informer in self if informer.handlers.indexing)
-        self._queue.resume()
+        self._queue.pump()
 
     def stand_by(self) -> None:
         """
@@ -544,7 +533,7 @@ class InformerFactory:
         self._queue.switch.resume()
         self._taken.extend(
             (informer, item) for informer in self for item in informer.take_over())
-        self._queue.resume()
+        self._queue.pump()
         self._take()
 
     def _take(self) -> None:

@@ -325,14 +325,6 @@ class Item:
         """Keep a state until the next reconciliation."""
         self.inbox.keep(raw)
 
-    def postpone(self, packed: bytes | None = None) -> None:
-        """
-        Take less memory while the object waits in a long queue.
-
-        ``packed`` is its newest state as a raw event in JSON, if that is available.
-        """
-        self.inbox.pack_pending(packed)
-
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state, which is the newest known one; None if none is kept."""
         return self.inbox.recall()

@@ -67,7 +67,6 @@ class PriorityQueue:
     """The objects that wait, each once."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._ranks = tuple(collections.OrderedDict[Item, None]() for _ in Rank)
         self._overtaken = 0
 

@@ -50,7 +50,6 @@ class Crew:
     """The workers of all queues of an operator, which ``settings.queueing.worker_limit`` limits."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._queues: dict[WorkQueue, None] = {}
 
     def join(self, queue: 'WorkQueue') -> None:
@@ -93,7 +92,6 @@ class WorkQueue:
         The alarms schedule the items that wait until some time. The crew are the workers that this
         queue shares with others.
         """
-        super().__init__()
         self.settings = settings
         self.switch = switch
         self.alarms = alarms
@@ -109,11 +107,6 @@ class WorkQueue:
         self._workers: dict[Item, asyncio.Task[None]] = {}
         self._pumping: asyncio.Handle | None = None
         self.packer = inboxes.Packer(settings)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no workers run."""
-        return not self._workers
 
     @property
     def size(self) -> int:
@@ -132,7 +125,7 @@ class WorkQueue:
                     item, is_overloaded=self._processor.is_overloaded()):
                 self.pump()
             elif self.gate.is_closed_for(item):
-                item.postpone(packed)
+                item.inbox.pack_pending(packed)
             return
         if not item.gone and (self.switch.is_paused or self._is_postponed(item)):
             if self.switch.is_standby:
@@ -141,12 +134,12 @@ class WorkQueue:
         item.enter(Phase.QUEUED)
         self._observer.passage(item.source.resource, item, observers.Passage.QUEUED)
         if self.gate.detain(item, urgent=urgent):
-            item.postpone(packed)
+            item.inbox.pack_pending(packed)
             return
         length = self._waiting.put(
             item, urgent=urgent, is_overloaded=self._processor.is_overloaded())
         if length > LONG_QUEUE:
-            item.postpone(packed)
+            item.inbox.pack_pending(packed)
         self.pump()
 
     def drop(self, item: Item) -> None:
@@ -185,7 +178,7 @@ class WorkQueue:
             if not item.inbox.is_packed:
                 self.packer.add(item.inbox)
 
-    def interrupt(self) -> None:
+    def interrupt(self, what: str = "being handled") -> None:
         """
         Interrupt the running handlers, as another replica will call them again.
 
@@ -193,8 +186,7 @@ class WorkQueue:
         """
         calling = [task for item, task in self._workers.items() if item.phase is Phase.CALLING]
         if calling:
-            logger.warning(
-                f"{len(calling)} objects are being handled; interrupting their handlers.")
+            logger.warning(f"{len(calling)} objects are {what}; interrupting their handlers.")
         for task in calling:
             task.cancel()
 
@@ -203,10 +195,6 @@ class WorkQueue:
         while self._workers:
             await asyncio.wait(self._workers.values())
         self._crew.note_end(self.settings.queueing.worker_limit)
-
-    def resume(self) -> None:
-        """Start the queued items."""
-        self.pump()
 
     def _is_postponed(self, item: Item) -> bool:
         """Whether the item is throttled, or waits for the echo of its own write."""
@@ -333,11 +321,7 @@ class WorkQueue:
             if patience is None:
                 patience = self.settings.queueing.exit_timeout
             await asyncio.wait(self._workers.values(), timeout=patience)
-        if calling := [task for item, task in self._workers.items() if item.phase is Phase.CALLING]:
-            logger.warning(
-                f"{len(calling)} objects are still being handled; interrupting their handlers.")
-            for task in calling:
-                task.cancel()
+        self.interrupt("still being handled")
         if self._workers:
             # If the event loop was blocked until the deadline, some writes only begin now.
             left = deadline - LAST_ATTEMPT - asyncio.get_running_loop().time()

@@ -28,7 +28,7 @@ from kopf._core.actions import (
 )
 from kopf._core.engines.reconciling import applications
 from kopf._core.intents import causes
-from kopf._core.path import objects
+from kopf._core.path import objects, switches
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,15 +61,15 @@ class Saver:
             *,
             env: Environment,
             logger: Any,
-            is_shared: Callable[[], bool],
+            switch: switches.Switch,
     ) -> None:
-        """``is_shared`` is whether another operator could have begun to handle the object."""
-        super().__init__()
         self.item = item
         self.env = env
         self.settings = env.settings
         self.logger = logger
-        self.is_shared = is_shared
+        self._switch = switch
+        self.pauses = switch.pauses
+        """How many pauses there were before: after a further one, all must be decided anew."""
         self.raw = raw
         """The newest state that is known from the server."""
         self.expected: bodies.BodyEssence | None = None
@@ -84,6 +84,10 @@ class Saver:
         return application.Target(
             env.client, item.resource, self.logger, env.observer,
             application.Fence(self._is_doubtful, self._judge_met, self.ledger, item.confirm))
+
+    def is_shared(self) -> bool:
+        """Whether another operator could have begun to handle the object."""
+        return self._switch.check_shared(self.pauses)
 
     def _is_doubtful(self) -> bool:
         """Whether another process could have handled the object since the known state."""

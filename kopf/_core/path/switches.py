@@ -21,7 +21,6 @@ class Switch:
 
     def __init__(self, confirm: Callable[[], None] = lambda: None) -> None:
         """``confirm`` looks at the clock, and pauses the operator if that is overdue."""
-        super().__init__()
         self.confirm = confirm
         self.is_paused = False
         self.is_standby = False

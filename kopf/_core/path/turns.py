@@ -65,7 +65,6 @@ class Processor:
         The alarms schedule the objects whose handlers wait until some time. Only the indices that
         this ``fills`` get the objects here. With ``only_indexing``, no other handlers are called.
         """
-        super().__init__()
         self.env = env
         self._switch = switch
         self._alarms = alarms
@@ -413,9 +412,7 @@ class Processor:
             deadline = max(deadline, asyncio.get_running_loop().time() + LATE_SAVING)
         # This logger posts no Kubernetes events: most likely, the API server is unavailable.
         logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
-        saver = saving.Saver(
-            item, raw, env=self.env, logger=logger,
-            is_shared=functools.partial(self._switch.check_shared, self._switch.pauses))
+        saver = saving.Saver(item, raw, env=self.env, logger=logger, switch=self._switch)
         try:
             async with timeouts.timeout_at(deadline):
                 try:
@@ -491,8 +488,8 @@ class Processor:
                     dicts.ensure(patch, ('status', handler.id), outcome.result)
         if not patch or event['type'] == 'DELETED':
             return
-        raw = item.inbox.pending if item.inbox.pending is not None else item.recall()
-        raw = raw if raw is not None else event['object']
+        newest = item.inbox.newest
+        raw = newest if newest is not None else event['object']
         target = application.Target(self.env.client, item.resource, logger, self.env.observer)
         try:
             if application.is_in_place(raw, patch):

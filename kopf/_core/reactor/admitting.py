@@ -52,7 +52,6 @@ class Admission:
 
         Make the instance after the startup handlers, as they set ``settings.admission``.
         """
-        super().__init__()
         self._wrappers = wrappers
         self._env = env
         self._settings = env.settings.admission
@@ -147,10 +146,7 @@ class Admission:
                 logger.warning(f"The webhooks are left in the cluster, as it does not let them be "
                                f"removed: {e or 'timeout'}")
         if self._server is not None:
-            self._server.cancel()  # it answers the requests in progress
-            left = deadline - LAST_CLOSING - asyncio.get_running_loop().time()
-            await asyncio.wait([self._server], timeout=max(0.0, left))
-            await tasks.cancel([self._server])
+            await tasks.end(self._server, deadline - LAST_CLOSING)
 
     async def _serve(self, server: Any, fn: reviews.WebhookFn) -> None:
         try:

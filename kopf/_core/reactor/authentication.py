@@ -145,8 +145,8 @@ def _make_error(failures: Mapping[str, str]) -> credentials.LoginError:
 
 def _make_handler(fn: _AnyLoginFn) -> handlers.ActivityHandler:
     return handlers.ActivityHandler(
-        id=ids.HandlerId(fn.__name__), fn=_make_final(fn), param=None,
-        errors=handlererrors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
+        id=ids.HandlerId(fn.__name__), fn=_make_final(fn),
+        errors=handlererrors.ErrorsMode.PERMANENT,
         activity=causes.Activity.AUTHENTICATION, success_level=logging.DEBUG)
 
 

@@ -9,7 +9,6 @@ import asyncio
 import dataclasses
 import functools
 import logging
-import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,40 +53,18 @@ They remove the webhook configurations and the peering records, and post the rem
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Options:
-    """The parameters of `kopf.operator`, which describes them."""
+    """What an operator is for; `kopf.operator` describes it."""
     lifecycle: lifecycles.LifeCycleFn | None = None
     indexers: indexing.OperatorIndexers | None = None
     registry: registries.OperatorRegistry | None = None
-    settings: configuration.OperatorSettings | None = None
-    memories: Any | None = None
     insights: discovery.Insights | None = None
     identity: str | None = None
-    standalone: bool | None = None
-    priority: int | None = None
-    peering_name: str | None = None
     liveness_endpoint: str | None = None
-    metrics_endpoint: str | None = None
     clusterwide: bool = False
     namespaces: Collection[references.NamespacePattern] = ()
-    namespace: references.NamespacePattern | None = None
-    stop_flag: flags.Flag | None = None
     ready_flag: flags.Flag | None = None
     vault: vaults.Vault | None = None
     memo: object | None = None
-    _command: Coroutine[None, None, None] | None = None
-
-    def __post_init__(self) -> None:
-        if self.namespace is not None:
-            warnings.warn("namespace= is deprecated; use namespaces=[...].", DeprecationWarning,
-                          stacklevel=4)
-            self.namespaces = [*self.namespaces, self.namespace]
-        if self.clusterwide and self.namespaces:
-            raise TypeError("An operator is either cluster-wide, or for namespaces; not both.")
-        if not self.clusterwide and not self.namespaces:
-            warnings.warn(
-                "Neither namespaces= nor clusterwide=True: the operator is cluster-wide; in the "
-                "future, one of these will be required.", FutureWarning, stacklevel=4)
-            self.clusterwide = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,7 +98,6 @@ class Operator:
         ``extend`` makes the extensions of this operator. It is called after the startup handlers,
         as they change the settings.
         """
-        super().__init__()
         self._options = options
         self.settings = settings
         self.underway = underway
@@ -193,7 +169,7 @@ class Operator:
             self._registry.verify()
             await self._attach()
             self._poster = asyncio.create_task(
-                posting.poster(client=self._unlimited, settings=self.settings, queue=self._events),
+                posting.poster(client=self._unlimited, queue=self._events),
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
@@ -208,8 +184,8 @@ class Operator:
                 context=self._env, get_memo=functools.partial(handling.get_memo, self._env))
             self.role = self._take_role(admission, hub)
             watches = self.watches = orchestration.Orchestration(
-                client=self.client, settings=self.settings, registry=self._registry,
-                consumer=self.role, hub=hub, namespaces=self._options.namespaces,
+                client=self.client, registry=self._registry, consumer=self.role, hub=hub,
+                namespaces=self._options.namespaces,
                 clusterwide=self._options.clusterwide, insights=self._insights, logger=logger)
             self._monitor.add('watching', watches.diagnose)
             if self._options.ready_flag is not None:
@@ -259,7 +235,7 @@ class Operator:
                     "take over before the peering record or the Lease of this one expires.")
             try:
                 await aiotasks.gather(
-                    self._stop_posting(deadline),
+                    *([] if self._poster is None else [aiotasks.end(self._poster, deadline)]),
                     self.role.leave(deadline, is_released=is_released))
             finally:  # also if the shutdown is interrupted
                 await self.client.close()
@@ -281,19 +257,12 @@ class Operator:
             from kopf._core.reactor.roles import leadership  # only if it is used
             told = [] if self._answerer is None else [self._answerer]
             return leadership.Leadership(
-                client=self.client, vault=self._vault, settings=self.settings,
-                identity=self._options.identity, works=whole, parts=[admission, *told])
+                client=self.client, vault=self._vault, identity=self._options.identity,
+                works=whole, parts=[admission, *told])
         from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
-            client=self.client, settings=self.settings, clock=self.clock,
-            identity=self._options.identity, works=whole, parts=[admission])
-
-    async def _stop_posting(self, deadline: float) -> None:
-        if self._poster is not None:
-            self._poster.cancel()
-            left = deadline - asyncio.get_running_loop().time()
-            await asyncio.wait([self._poster], timeout=max(0.0, left))
-            await aiotasks.cancel([self._poster])
+            client=self.client, clock=self.clock, identity=self._options.identity,
+            works=whole, parts=[admission])
 
     async def _run_activity(
             self,

@@ -24,6 +24,7 @@ from kopf._cogs.helpers import versions
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import loggers, observers, progression
 from kopf._core.intents import causes, handlers
+from kopf._kits.observing import outcomes
 
 try:
     from opentelemetry import context, propagate, trace
@@ -136,7 +137,7 @@ class Tracer(observers.Observer):
         ) -> None:
             if not isinstance(cause, causes.SpawningCause):  # else, its patch is written afterwards
                 leave()
-            span.set_attribute('kopf.outcome', observers.name_outcome(outcome))
+            span.set_attribute('kopf.outcome', outcomes.name_outcome(outcome))
             if outcome is not None and outcome.exception is not None and not outcome.waiting:
                 fail(span, outcome.exception, outcome.message)
             finish(span, error)

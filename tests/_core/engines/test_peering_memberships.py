@@ -77,7 +77,7 @@ class Member:
         self.settings.peering.priority = priority
         self.settings.peering.lifetime = lifetime
         self.membership = Membership(
-            client=self, settings=self.settings, clock=SkewedClock(skew), resource=RESOURCE,
+            client=self, clock=SkewedClock(skew), resource=RESOURCE,
             namespace=None, identity=name, on_change=self.note, is_idle=lambda: not self.busy,
             on_stall=self.stall)
         self.membership.see(api.raw, live=False)

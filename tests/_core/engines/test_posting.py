@@ -63,7 +63,7 @@ def operating(server, settings, queue):
         info = credentials.ConnectionInfo(server=server.url, token='token')
         async with api.Client(credentials=info, settings=settings) as client:
             task = asyncio.create_task(
-                posting.poster(client=client, settings=settings, queue=queue))
+                posting.poster(client=client, queue=queue))
             await asyncio.sleep(0)
             try:
                 yield
@@ -383,7 +383,7 @@ async def test_not_more_are_posted_at_once_than_the_limit(settings, queue):
         info = credentials.ConnectionInfo(server=sandboxed.sandbox.url)
         async with api.Client(credentials=info, settings=settings) as client:
             poster = asyncio.create_task(
-                posting.poster(client=client, settings=settings, queue=queue))
+                posting.poster(client=client, queue=queue))
             for _ in range(10):
                 kopf.info({**OBJ, 'metadata': {'name': 'name1', 'namespace': 'default'}},
                           reason='SomeReason')
@@ -436,7 +436,7 @@ class Sink:
 async def test_what_posts_ends_when_it_has_been_idle(settings, queue):
     settings.posting.idle_timeout = 100
     posting_task = asyncio.create_task(
-        posting.poster(client=Sink(), settings=settings, queue=queue))
+        posting.poster(client=Sink(), queue=queue))
     await asyncio.sleep(0)
     before = asyncio.all_tasks()
     kopf.info(OBJ, reason='SomeReason')

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from kopf._core.intents.stopping import DaemonStopper, DaemonStoppingReason, FlagWaiter
+from kopf._core.intents.stopping import DaemonStopped, DaemonStopper, DaemonStoppingReason
 
 
 @pytest.fixture(params=[False, True], ids=['sync', 'async'])
@@ -12,7 +12,7 @@ def is_async(request):
 
 
 async def test_flags_are_false_initially(is_async):
-    waiter: FlagWaiter = DaemonStopper().make_waiter(is_async=is_async)
+    waiter: DaemonStopped = DaemonStopper().make_waiter(is_async=is_async)
     assert not waiter and not waiter.is_set() and waiter.reason is None
 
 

@@ -92,7 +92,7 @@ def serve_all(client, settings, registry, lines):
         consumer = consumers.Consumer() if consumer is None else consumer
         consumer.informers = lines
         run.watches = orchestration.Orchestration(
-            client=client, settings=settings, registry=registry, consumer=consumer,
+            client=client, registry=registry, consumer=consumer,
             hub=make_hub(client, settings) if hub is None else hub, insights=discovery.Insights(),
             namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'))
         task = asyncio.create_task(run.watches.serve())
@@ -253,7 +253,7 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
     hub, consumer = make_hub(client, settings), consumers.Consumer()
     consumer.informers = informers
     watches = orchestration.Orchestration(
-        client=client, settings=settings, registry=registry, consumer=consumer, hub=hub,
+        client=client, registry=registry, consumer=consumer, hub=hub,
         insights=discovery.Insights(), namespaces=names, clusterwide=False,
         logger=logging.getLogger('test'))
     things, parts, others = resources

@@ -117,7 +117,7 @@ async def test_the_end_is_left_to_the_next_leader_if_a_write_hangs_meanwhile(reg
     operator.stand_by()
     await asyncio.sleep(100)
     assert calls == ['ADDED']
-    assert operator.queue.is_idle
+    assert not operator.queue.size
     await operator.stop()
 
 
@@ -559,9 +559,9 @@ async def test_a_write_that_was_sent_while_a_handler_ran_ends_before_the_object_
     await asyncio.sleep(10)
     operator.stand_by()
     await asyncio.sleep(1)
-    assert not operator.queue.is_idle
+    assert operator.queue.size
     await asyncio.sleep(100)
-    assert operator.queue.is_idle
+    assert not operator.queue.size
     await operator.stop()
     gc.collect()
     assert 'never retrieved' not in caplog.text

@@ -334,7 +334,7 @@ class Operator:
             self.informer.changed(type, copy.deepcopy(raw))
 
     def is_at_rest(self):
-        return self._seen == len(self.api.history) and self.queue.is_idle and all(
+        return self._seen == len(self.api.history) and not self.queue.size and all(
             item.due is None and not item.inbox.has_news and
             (item.cycle is None or not item.cycle.dirty)
             for item in self.informer)

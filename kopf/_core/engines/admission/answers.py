@@ -64,10 +64,10 @@ def _rank(failure: BaseException) -> int:
 def describe(failure: BaseException) -> reviews.ResponseStatus:
     """Describe the failure to the user of the API. Only some errors have codes of their own."""
     if isinstance(failure, handlererrors.AdmissionError):
-        code = failure.code
+        code: object = failure.code
         message = '' if failure.args[:1] == (None,) else str(failure)
-        is_good = isinstance(code, int) and code in CODES
-        return {'message': message, 'code': code if is_good and code else DEFAULT_CODE}
+        return {'message': message,
+                'code': code if isinstance(code, int) and code in CODES else DEFAULT_CODE}
     code = MISFIT_CODE if isinstance(failure, typedargs.MisfitError) else DEFAULT_CODE
     return {'message': str(failure) or repr(failure), 'code': code}
 

@@ -57,7 +57,6 @@ class Manager:
 
     def __init__(self, *, client: api.Client, site: sites.Site, name: str) -> None:
         """The client is that of the writer; when this replica only helps, that of the site."""
-        super().__init__()
         self._client = client
         self._site = site
         self._name = name

@@ -56,7 +56,6 @@ class Directory:
     """All webhooks of an operator. Finds the handlers by the end of the URL of a request."""
 
     def __init__(self, declared: Iterable[handlers.WebhookHandler]) -> None:
-        super().__init__()
         self.webhooks = arrange(declared)
         self._known: dict[str, frozenset[handlers.WebhookHandler]] = {}
         for webhook in self.webhooks:
@@ -156,7 +155,7 @@ def build_configuration(
                 'failurePolicy': 'Ignore' if webhook.sample.ignore_failures else 'Fail',
                 'matchPolicy': 'Equivalent',
                 'rules': rules,
-                'clientConfig': make_client_config(client_config, webhook),
+                'clientConfig': append_path(client_config, webhook.path, webhook.slug),
                 'timeoutSeconds': TIMEOUT,
                 'admissionReviewVersions': ['v1', 'v1beta1'],
             }
@@ -231,13 +230,6 @@ def _is_label_key(key: str) -> bool:
     if slash and not _LABEL_PREFIX.fullmatch(prefix):
         return False
     return _LABEL_NAME.fullmatch(name) is not None
-
-
-def make_client_config(
-        config: reviews.WebhookClientConfig, webhook: Webhook,
-) -> reviews.WebhookClientConfig:
-    """Append the path of the webhook to the URL, or to the path of the service."""
-    return append_path(config, webhook.path, webhook.slug)
 
 
 def append_path(

@@ -67,7 +67,6 @@ class Spawner:
         ``get_memo`` returns the memo of an object by its `Host`. ``confirm`` is called before
         handlers are; it pauses the operator if that is overdue by the clock.
         """
-        super().__init__()
         self.get_memo = get_memo
         self.confirm = confirm
         self.client = client

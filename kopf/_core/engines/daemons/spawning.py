@@ -3,7 +3,7 @@ Spawning: starts and stops the companions of an object, of both kinds.
 """
 from collections.abc import Collection
 
-from kopf._core.engines.daemons.companions import Companion, Companions, Reason
+from kopf._core.engines.daemons.companions import Companions, Reason
 from kopf._core.engines.daemons.daemons import Daemon
 from kopf._core.engines.daemons.timers import Timer
 from kopf._core.intents import handlers
@@ -33,8 +33,5 @@ def adjust(
     keys = {companion.handler.key for companion in companions.members}
     for handler in selected:
         if handler.key not in keys and companions.spawner.stopping is None:
-            companions.add(get_class(handler)(companions, handler))
-
-
-def get_class(handler: handlers.SpawningHandler) -> type[Companion]:
-    return Timer if isinstance(handler, handlers.TimerHandler) else Daemon
+            cls = Timer if isinstance(handler, handlers.TimerHandler) else Daemon
+            companions.add(cls(companions, handler))

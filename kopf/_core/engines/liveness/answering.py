@@ -55,7 +55,6 @@ class Answerer:
             probe: Callable[[], Awaitable[tuple[Any, Collection[str]]]],
             diagnose: Callable[[], Mapping[str, str]],
     ) -> None:
-        super().__init__()
         self._probe = probe
         self._diagnose = diagnose
         self._probed = sharing.Shared(self._run, name="probes")

@@ -40,7 +40,6 @@ class Monitor:
     """
 
     def __init__(self, *, underway: inflight.Calls, clock: clocks.Clock) -> None:
-        super().__init__()
         self._underway = underway
         self._clock = clock
         self._checks: dict[str, Callable[[float], str | None]] = {'threads': self._check_threads}

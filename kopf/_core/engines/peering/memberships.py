@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection
 
 from kopf._cogs.aiokits import clocks, tasks, timeouts
 from kopf._cogs.clients import api, errors, patching, streaks
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import judging, records
 
@@ -88,7 +87,6 @@ class Membership:
             standing: Standing = Standing.UNKNOWN,
             *,
             client: api.Client,
-            settings: configuration.OperatorSettings,
             clock: clocks.Clock,
             resource: references.Resource,
             identity: str,
@@ -105,13 +103,12 @@ class Membership:
         ``is_idle`` returns whether no handlers are under way; when that changes, call `judge`.
         ``on_stall`` is called when the watch does not bring the states of the object any more.
         """
-        super().__init__()
         self.standing = standing
         self.resource = resource
         self.namespace = namespace
+        settings = self._settings = client.settings
         self.name = settings.peering.name
         self._client = client
-        self._settings = settings
         self._clock = clock
         self._identity = identity
         self._on_change = on_change

@@ -63,7 +63,6 @@ class Applier:
     """Applies manifests for the handlers of one operator, by the running event loop."""
 
     def __init__(self, client: api.Client) -> None:
-        super().__init__()
         self.client = client
         self._loop = asyncio.get_running_loop()
         self._resources: dict[tuple[str, str], references.Resource] = {}

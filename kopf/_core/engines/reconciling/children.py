@@ -250,7 +250,6 @@ class ChildStore:
         ``on_listed`` is called when all children of some kind in some namespace are known, or when
         they must not be listed.
         """
-        super().__init__()
         self.on_change: OnChange = on_change
         self.on_listed: Callable[[], None] = on_listed
         self.on_forbidden: OnForbidden = on_forbidden
@@ -496,7 +495,6 @@ class Shelf(watching.Sink):
             resource: references.Resource,
             namespace: references.Namespace,
     ) -> None:
-        super().__init__()
         self.is_listed: bool = False
         self.is_forbidden: bool = False
         """Whether the operator must not list the children, and never has."""

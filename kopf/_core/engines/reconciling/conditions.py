@@ -7,12 +7,9 @@ utilities for ``Ready``, ``Reconciling``, and ``Stalled``.
 import datetime
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, ids, patches, references
-from kopf._core.actions import invocation
-
-ConditionStatus = Literal['True', 'False', 'Unknown']
 
 PAUSED = 'Paused'
 
@@ -20,42 +17,14 @@ MAX_MESSAGE = 1000
 """How much of the errors the messages of conditions have, in characters."""
 
 
-def set_condition(
-        patch: patches.Patch,
-        type: str,
-        status: ConditionStatus | bool | None,
-        reason: str,
-        message: str = '',
-) -> None:
-    """
-    Set a condition in ``status.conditions``, by the conventions of the Kubernetes API.
-
-    ``lastTransitionTime`` changes only with the status. ``observedGeneration`` is the generation of
-    the object, if its resource has the status as a subresource: otherwise, each write of the status
-    is a new generation. Nothing is written if the condition is already so. Other conditions stay as
-    they are.
-
-    :param patch: the patch of the handler.
-    :param type: the type of the condition, e.g. ``Ready``.
-    :param status: ``'True'``, ``'False'``, ``'Unknown'``; or `True`, `False`, `None`.
-    :param reason: the reason in CamelCase, for programs.
-    :param message: the details, for people.
-    :raises ValueError: if the status is none of these.
-    """
-    text = str(status) if isinstance(status, bool) else 'Unknown' if status is None else status
-    if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
-        raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
-    resource = invocation.kwargs_var.get({}).get('resource')
-    _add(patch, resource, type=type, status=text, reason=reason, message=message)
-
-
-def _add(
+def add(
         patch: patches.Patch,
         resource: references.Resource | None,
         *,
         only_known: bool = False,
         **condition: str,
 ) -> None:
+    """Let the patch set a condition with these fields, and its times; or change a known one."""
     is_observed = resource is not None and 'status' in resource.subresources
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     patch.fns.append(functools.partial(
@@ -126,10 +95,10 @@ def report(
     values = {'Ready': not problems, 'Reconciling': is_retrying, 'Stalled': is_stalled}
     for type, is_so in values.items():
         text = message if is_so or type == 'Ready' else ''
-        _add(patch, resource, type=type, status=str(is_so), reason=reason, message=text)
-    _add(patch, resource, only_known=True, type=PAUSED, status='False', reason=reason, message='')
+        add(patch, resource, type=type, status=str(is_so), reason=reason, message=text)
+    add(patch, resource, only_known=True, type=PAUSED, status='False', reason=reason, message='')
 
 
 def report_pause(patch: patches.Patch, message: str, *, resource: references.Resource) -> None:
     """Set the condition of a paused object. The others are left as they were before."""
-    _add(patch, resource, type=PAUSED, status='True', reason=PAUSED, message=message[:MAX_MESSAGE])
+    add(patch, resource, type=PAUSED, status='True', reason=PAUSED, message=message[:MAX_MESSAGE])

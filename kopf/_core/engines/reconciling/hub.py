@@ -86,7 +86,6 @@ class Hub:
             self, *, context: execution.Context, get_memo: Callable[[Any], Any],
     ) -> None:
         """``get_memo`` returns the memo of an object by its `Host`."""
-        super().__init__()
         self.context = context
         self.get_memo = get_memo
         self.store = children.ChildStore(

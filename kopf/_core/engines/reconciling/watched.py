@@ -48,7 +48,6 @@ class Watched(watching.Sink):
             trigger: Trigger,
             users: Callable[..., Any] | Mapping[Any, Iterable[Any]],
     ) -> None:
-        super().__init__()
         self._handler = handler
         self._resource = resource
         self._trigger = trigger

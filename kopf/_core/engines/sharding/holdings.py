@@ -25,7 +25,6 @@ class Holdings:
     """
 
     def __init__(self, tenure: tenures.Tenure) -> None:
-        super().__init__()
         self.tenure = tenure
         self.leaving: frozenset[int] = frozenset()
         """The shards to release as soon as the work for their objects has ended."""

@@ -55,7 +55,6 @@ class Participation:
         ``on_change`` is called when the holdings have changed. ``get_busy`` returns the shards with
         work under way; it is called in this thread.
         """
-        super().__init__()
         self._renewal = renewals.Renewal(
             client, namespace=group.namespace, deadline=settings.renew_deadline,
             tenure=own.tenure, verbs=VERBS, logger=logger,

@@ -16,7 +16,6 @@ class Partition:
     """The division of the objects into so many shards."""
 
     def __init__(self, count: int, by: str | Callable[[bodies.Body], str]) -> None:
-        super().__init__()
         self._count = count
         self._by = by
 

@@ -93,14 +93,18 @@ def see(known: Roster, listed: Iterable[Mapping[str, Any]], *, group: Group, now
     for raw in listed:
         name = raw['metadata']['name']
         seen[name] = leases.see(known.get(name), raw, now=now)
-    needed = {group.name_member(item.holder) for item in seen.values()
-              if item.labels.get(ROLE) == 'shard' and item.holder}
-    needed.update(name for name in group.shards if name in known)
+    needed = _find_holders(seen, group).union(name for name in group.shards if name in known)
     for name in needed - seen.keys():
         former = known.get(name)
         seen[name] = (former if former is not None and former.raw is None
                       else leases.Sighting(None, now))
     return seen
+
+
+def _find_holders(seen: Roster, group: Group) -> set[str]:
+    """Find the names of the memberships of all holders of shards."""
+    return {group.name_member(item.holder) for item in seen.values()
+            if item.labels.get(ROLE) == 'shard' and item.holder}
 
 
 def assess(seen: Roster, *, group: Group, now: float) -> View:
@@ -121,8 +125,7 @@ def assess(seen: Roster, *, group: Group, now: float) -> View:
         else:
             leftovers.append(name)
     holders = tuple(_find_holder(seen, name, group=group, now=now) for name in group.shards)
-    needed = {group.name_member(item.holder) for item in seen.values()
-              if item.labels.get(ROLE) == 'shard' and item.holder}
+    needed = _find_holders(seen, group)
     known = frozenset(group.shards)
     beyond = [name for name, item in seen.items() if item.labels.get(ROLE) == 'shard'
               and name not in known] if not others else []

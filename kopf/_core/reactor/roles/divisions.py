@@ -155,7 +155,6 @@ class Distributor:
     def __init__(
             self, division: Division, key: Key, served: registries.ResourceHandlers,
     ) -> None:
-        super().__init__()
         self.key = key
         self.served = served
         self._division = division

@@ -44,7 +44,6 @@ class Leadership(coordination.Coordination, api.Tenure):
             *,
             client: api.Client,
             vault: vaults.Vault,
-            settings: configuration.OperatorSettings,
             identity: str | None,
             works: Works,
             parts: Collection[coordination.Standby],
@@ -56,9 +55,9 @@ class Leadership(coordination.Coordination, api.Tenure):
         :raises SettingsError: if the settings contradict each other, or if there is no namespace.
         """
         super().__init__(works)
+        settings = self._settings = client.settings
         verify(settings)
         self._client = client
-        self._settings = settings
         self._parts = [works, *parts]
         self._term: int | None = None
         """The term in which the parts work; None if they stand by."""

@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api
 from kopf._cogs.cluster import discovery
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
 from kopf._core.reactor.roles import coordination
@@ -40,7 +39,6 @@ class Peerings(coordination.Coordination):
             self,
             *,
             client: api.Client,
-            settings: configuration.OperatorSettings,
             clock: clocks.Clock,
             identity: str | None,
             works: Works,
@@ -52,7 +50,7 @@ class Peerings(coordination.Coordination):
         self._is_unwatched = False
         """Whether `select` has told of that: then, the objects are not watched any more."""
         self._client = client
-        self._settings = settings
+        settings = self._settings = client.settings
         self._clock = clock
         self._identity = identity if identity is not None else records.make_identity()
         self._whole, self._parts = works, parts
@@ -91,12 +89,12 @@ class Peerings(coordination.Coordination):
             if key not in self._watches:
                 note_change = functools.partial(self._note_change, key)
                 self._watches[key] = peers.PeeringWatch(
-                    *key, client=self._client, settings=self._settings, on_synced=note_change,
+                    *key, client=self._client, on_synced=note_change,
                     join=functools.partial(
-                        memberships.Membership, client=self._client, settings=self._settings,
-                        clock=self._clock, resource=key[0], identity=self._identity,
-                        on_change=note_change, on_end=self._set.note_end,
-                        is_idle=lambda: self._idle, on_stall=functools.partial(self._watch, key)))
+                        memberships.Membership, client=self._client, clock=self._clock,
+                        resource=key[0], identity=self._identity, on_change=note_change,
+                        on_end=self._set.note_end, is_idle=lambda: self._idle,
+                        on_stall=functools.partial(self._watch, key)))
                 self._watch(key)
         self._unknown = {
             key for key, watch in self._watches.items() if Standing.UNKNOWN in watch.standings}

@@ -35,7 +35,6 @@ class Works:
         others. With ``only_indexing``, no other handlers are called. ``on_listed`` is called after
         each complete list.
         """
-        super().__init__()
         env.enter()
         alarms = wakeups.Wakeups()
         processor = turns.Processor(
@@ -51,7 +50,7 @@ class Works:
     @property
     def is_busy(self) -> bool:
         """Whether any object is being handled; read by other threads, too."""
-        return not self.queue.is_idle
+        return self.queue.size > 0
 
     def pause(self) -> None:
         """Begin nothing, and let what is under way end."""

@@ -45,7 +45,6 @@ class ListProgress:
     """The progress of all first lists. Lists shorter than the first delay are not reported."""
 
     def __init__(self, logger: logging.Logger) -> None:
-        super().__init__()
         self._logger = logger
         self._observed: dict[Hashable, tuple[str, Listed]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -110,7 +109,6 @@ class _Count:
     """How many objects are done, and of how many; the latter can be unknown."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.done = 0
         self.total: int | None = 0
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.cluster import discovery
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
@@ -74,7 +73,6 @@ class Orchestration:
             self,
             *,
             client: api.Client,
-            settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
             consumer: consumers.Consumer,
             hub: Hub,
@@ -83,9 +81,8 @@ class Orchestration:
             insights: discovery.Insights,
             logger: logging.Logger,
     ) -> None:
-        super().__init__()
         self._client = client
-        self._settings = settings
+        self._settings = client.settings
         self._registry = registry
         self._consumer = consumer
         self._patterns = namespaces

@@ -38,7 +38,6 @@ class OwnedWatches:
     def __init__(
             self, hub: Hub, *, client: api.Client, on_end: Callable[[], None],
     ) -> None:
-        super().__init__()
         self.watches = watchsets.WatchSet[Key](on_end)
         self._hub = hub
         self._client = client

@@ -9,7 +9,6 @@ from collections.abc import Callable, Set
 from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, listing, screening, watching
 from kopf._cogs.cluster import discovery
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
 
@@ -38,7 +37,6 @@ class PeeringWatch(watching.Sink):
             namespace: references.Namespace,
             *,
             client: api.Client,
-            settings: configuration.OperatorSettings,
             join: Callable[[references.Namespace, Standing], memberships.Membership],
             on_synced: Callable[[], None],
     ) -> None:
@@ -46,13 +44,11 @@ class PeeringWatch(watching.Sink):
         ``join`` makes the memberships. ``on_synced`` is called when it is known which ones there
         are at first.
         """
-        super().__init__()
         self.namespace = namespace
         self.memberships: dict[references.Namespace, memberships.Membership] = {}
         self._resource = resource
-        self._name = settings.peering.name
+        self._name = client.settings.peering.name
         self._client = client
-        self._settings = settings
         self._join = join
         self._on_synced = on_synced
         self._listed: set[references.Namespace] = set()
@@ -131,7 +127,7 @@ class PeeringWatch(watching.Sink):
 
     async def watch(self, *, pulse: pulses.Pulse) -> None:
         """Watch until cancelled; while the watch is forbidden, try again with growing pauses."""
-        settings = listing.select_only(self._settings, fields=f'metadata.name={self._name}')
+        settings = listing.select_only(self._client.settings, fields=f'metadata.name={self._name}')
         pauses = itertools.chain(DOUBTS, discovery.iter_forbidden_pauses())
         for refusals, pause in enumerate(pauses, start=1):
             try:

@@ -35,7 +35,6 @@ class WatchSet(Generic[K]):
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         """``on_end`` is called when any task has ended: then, call `check`."""
-        super().__init__()
         self._on_end = on_end
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._pulses: dict[K, pulses.Pulse] = {}

@@ -1,0 +1,39 @@
+"""
+Conditions that handlers set in the status of their objects.
+"""
+from typing import Literal
+
+from kopf._cogs.structs import patches
+from kopf._core.actions import invocation
+from kopf._core.engines.reconciling import conditions
+
+ConditionStatus = Literal['True', 'False', 'Unknown']
+
+
+def set_condition(
+        patch: patches.Patch,
+        type: str,
+        status: ConditionStatus | bool | None,
+        reason: str,
+        message: str = '',
+) -> None:
+    """
+    Set a condition in ``status.conditions``, by the conventions of the Kubernetes API.
+
+    ``lastTransitionTime`` changes only with the status. ``observedGeneration`` is the generation of
+    the object, if its resource has the status as a subresource: otherwise, each write of the status
+    is a new generation. Nothing is written if the condition is already so. Other conditions stay as
+    they are.
+
+    :param patch: the patch of the handler.
+    :param type: the type of the condition, e.g. ``Ready``.
+    :param status: ``'True'``, ``'False'``, ``'Unknown'``; or `True`, `False`, `None`.
+    :param reason: the reason in CamelCase, for programs.
+    :param message: the details, for people.
+    :raises ValueError: if the status is none of these.
+    """
+    text = str(status) if isinstance(status, bool) else 'Unknown' if status is None else status
+    if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
+        raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
+    resource = invocation.kwargs_var.get({}).get('resource')
+    conditions.add(patch, resource, type=type, status=text, reason=reason, message=message)
