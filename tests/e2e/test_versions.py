@@ -4,6 +4,7 @@ The life of a kind with versions: one is added, becomes the stored one, and the 
 import asyncio
 import base64
 import json
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -12,6 +13,7 @@ import aiohttp
 import pytest
 import yaml
 
+from tests.conversions import convert_first
 from tests.e2e import commands
 from tests.e2e.kubes import CRDS, NAMESPACES, Kind, Kube, KubeError, Patience
 
@@ -254,6 +256,22 @@ async def test_an_operator_is_rolled_back_without_calls(kube, old, new, write, d
     assert find_calls(third) == []
     assert (await kube.get(new, 'one'))['spec'] == {
         'size': '1.5G', 'mode': 'fast', 'note': 'edited'}
+
+
+async def test_replicas_serve_before_they_list(kube, old, new, write, define, operator):
+    text = write(OLD, NEW, CONVERSION, cls='New', stored='v1alpha1')
+    await define(text)
+    await kube.create(old, 'one', spec={'sizeGb': 1})
+    with socket.create_server(('127.0.0.1', 0)) as sock:
+        port = sock.getsockname()[1]
+    standby = operator(text.replace('port=0', f'port={port}').replace("'versions.test'", 'None'))
+    made = await convert_first(port, f'{new.plural}.{new.group}', {
+        'apiVersion': old.api_version, 'kind': old.kind, 'spec': {'sizeGb': 2}}, new.version)
+    assert made['spec'] == {'size': '2G'}
+    await standby.wait_for("Waiting until .* is converted by a webhook")
+    assert not standby.find("Seen: one")
+    operator(text)  # it writes the definition
+    await standby.wait_for("Seen: one")
 
 
 async def test_two_managers_apply_in_two_versions(

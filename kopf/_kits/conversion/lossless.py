@@ -6,6 +6,8 @@ place is as that way has left it, so a value that was changed meanwhile is never
 of lists are found by their keys; lists without keys are leaves as a whole. An absent value is the
 same as the default of its field, which API servers set at the next write.
 """
+import copy
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,39 +84,39 @@ def _identify(value: Any, schema: nodes.Schema | None) -> dict[str, Any] | None:
 
 def restore(obj: Any, leaves: Sequence[Leaf]) -> Any:
     """Restore the leaves whose places are as they were left; the object is not changed itself."""
+    obj = copy.deepcopy(obj)
     for leaf in leaves:
-        obj = _restore(obj, leaf.path, leaf)
+        *parents, last = leaf.path
+        parent = functools.reduce(_get, parents, obj)
+        found = _get(parent, last)
+        if (None if found is _ABSENT else _digest(found)) == leaf.left:
+            _set(parent, last, leaf.value)
     return obj
 
 
-def _restore(value: Any, path: tuple[Any, ...], leaf: Leaf) -> Any:
-    key = path[0]
-    if isinstance(key, str):
-        if not isinstance(value, Mapping):
-            return value
-        found = value.get(key, _ABSENT)
-        made = _change(found, path, leaf)
-        if made is found:
-            return value
-        if made is _ABSENT:
-            return {name: item for name, item in value.items() if name != key}
-        return {**value, key: made}
-    if not isinstance(value, list):
-        return value
-    index = next((n for n, item in enumerate(value) if isinstance(item, Mapping) and all(
-        name in item and item[name] == part for name, part in key.items())), len(value))
-    found = value[index] if index < len(value) else _ABSENT
-    made = _change(found, path, leaf)
-    if made is found:
-        return value
-    return [*value[:index], *(() if made is _ABSENT else (made,)), *value[index + 1:]]
+def _get(parent: Any, key: Any) -> Any:
+    """Get a field of a mapping, or an item of a list by the keys that identify it."""
+    match parent, key:
+        case dict(), str():
+            return parent.get(key, _ABSENT)
+        case list(), dict():
+            return next((item for item in parent if _is_same(item, key)), _ABSENT)
+    return _ABSENT
 
 
-def _change(found: Any, path: tuple[Any, ...], leaf: Leaf) -> Any:
-    if len(path) > 1:
-        return found if found is _ABSENT else _restore(found, path[1:], leaf)
-    is_as_left = (None if found is _ABSENT else _digest(found)) == leaf.left
-    return leaf.value if is_as_left else found
+def _set(parent: Any, key: Any, value: Any) -> None:
+    match parent, key:
+        case dict(), str() if value is _ABSENT:
+            parent.pop(key, None)
+        case dict(), str():
+            parent[key] = value
+        case list(), dict():
+            index = next((n for n, item in enumerate(parent) if _is_same(item, key)), len(parent))
+            parent[index:index + 1] = [] if value is _ABSENT else [value]
+
+
+def _is_same(item: Any, key: Mapping[str, Any]) -> bool:
+    return isinstance(item, dict) and key.items() <= item.items()
 
 
 def dump(leaves: Sequence[Leaf]) -> str:

@@ -28,9 +28,6 @@ STARTING, RUNNING, POLLING = 30.0, 600.0, 1.0
 How long (seconds) the cluster has to begin a migration, and to end it; and how often to look.
 """
 
-KEPT = ('namespace', 'name', 'uid', 'resourceVersion')
-"""What is kept of the metadata of each object until it is written."""
-
 
 async def migrate(sweep: sweeping.Sweep, kind: str) -> bool:
     """
@@ -141,7 +138,7 @@ class _Migration:
         """Write all objects unchanged; say and return why some of them are refused."""
         stored = next((each for each in self.sweep.served if each == references.Resource(
             self.resource.group, storage, self.resource.plural)), self.resource)
-        metas = {raw['metadata']['uid']: {key: raw['metadata'].get(key) for key in KEPT}
+        metas = {raw['metadata']['uid']: sweeping.get_meta(raw)
                  async for raw in self.sweep.list(stored, [None])}
 
         async def attempt(meta: sweeping.Meta) -> None:

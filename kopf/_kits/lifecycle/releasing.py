@@ -64,10 +64,8 @@ class Held:
                if conventions.is_own_annotation(key, options.prefixes)]
         changes: dict[str, Any] = {'finalizers': foreign} if len(foreign) < len(found) else {}
         changes |= {'annotations': dict.fromkeys(own)} if own else {}
-        meta = {key: raw['metadata'].get(key)
-                for key in ('namespace', 'name', 'uid', 'resourceVersion')}
         return None if not changes else cls(
-            meta, changes, finalizers.is_deleting(raw), hub.FINALIZER in found)
+            sweeping.get_meta(raw), changes, finalizers.is_deleting(raw), hub.FINALIZER in found)
 
 
 async def release(

@@ -25,7 +25,7 @@ for all objects.
 """
 
 Meta = Mapping[str, Any]
-"""Of the metadata of an object, at least the namespace, the name, the uid, and the version."""
+"""What has to be known of an object to write it, see `get_meta`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +142,11 @@ def _show(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f'\r{text}\x1b[K')
         sys.stderr.flush()
+
+
+def get_meta(raw: Mapping[str, Any]) -> Meta:
+    return {key: raw['metadata'].get(key)
+            for key in ('namespace', 'name', 'uid', 'resourceVersion')}
 
 
 def get_name(meta: Meta) -> str:

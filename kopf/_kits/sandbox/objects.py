@@ -299,7 +299,15 @@ def demand(kind: Kind, raws: Iterable[bytes]) -> None:
         raise Pending(kind, *missing)
 
 
-def _convert_by_webhook(kind: Kind, obj: Obj) -> Obj:
+def converted(kind: Kind, obj: Obj) -> Obj:
+    """
+    The object in this version of its kind; where nothing else is known, renamed only.
+
+    Raises `Pending` if a webhook has to be called first.
+    """
+    if kind.conversion is None or obj.get('apiVersion') == kind.api_version:
+        return {**builtins.convert(obj, kind.api_version),
+                'apiVersion': kind.api_version, 'kind': kind.kind}
     made = (known_var.get() or {}).get((kind.api_version, identify(obj)))
     if made is None:
         raise Pending(kind, obj)
@@ -309,18 +317,6 @@ def _convert_by_webhook(kind: Kind, obj: Obj) -> Obj:
              if made['metadata'].get(key)}
     content, _ = conform(kind, copy.deepcopy({**made, 'metadata': meta}))
     return {**content, 'metadata': meta}
-
-
-def converted(kind: Kind, obj: Obj) -> Obj:
-    """
-    The object in this version of its kind; where nothing else is known, renamed only.
-
-    Raises `Pending` if a webhook has to be called first.
-    """
-    if kind.conversion is not None and obj.get('apiVersion') != kind.api_version:
-        return _convert_by_webhook(kind, obj)
-    return {**builtins.convert(obj, kind.api_version),
-            'apiVersion': kind.api_version, 'kind': kind.kind}
 
 
 def item(kind: Kind, raw: bytes) -> bytes:

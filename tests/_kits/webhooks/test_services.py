@@ -17,6 +17,7 @@ from kopf import testing
 from kopf._cogs.structs.dicts import resolve
 from kopf._core.engines.admission.configurations import WRITER_ANNOTATION
 from kopf._kits.webhooks import certificates, generations
+from tests.conversions import convert_first
 from tests.crds import make_crd
 
 PEERING = pathlib.Path(__file__).parents[3] / 'peering.yaml'
@@ -138,14 +139,48 @@ async def test_certificates_are_renewed_with_exactly_the_printed_rights(registry
     assert 'PRIVATE' not in log and base64.b64encode(data['tls.key']).decode() not in log
 
 
-@testing.virtual_time
-async def test_conversions_go_on_while_certificates_are_renewed():
+def make_versions():
+    """Make a registry that converts a kind, and the definition of that kind."""
     registry = kopf.OperatorRegistry()
     for old, new in [('v1', 'v2'), ('v2', 'v1')]:
         kopf.on.convert('olds.example.com', old, new, registry=registry)(lambda obj: None)
     crd = make_crd('Old', 'olds')
     first, = crd['spec']['versions']
     crd['spec']['versions'].append({**first, 'name': 'v2', 'storage': False})
+    return registry, crd
+
+
+@testing.virtual_time
+async def test_a_standby_converts_by_its_first_connection_and_lists_nothing_before():
+    registry, crd = make_versions()
+    kopf.on.event('olds', registry=registry)(lambda **_: None)
+    settings = make_settings(port := find_port())
+    settings.leadership.name, settings.leadership.namespace = 'held', 'default'
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        await api.client.create({
+            'apiVersion': 'coordination.k8s.io/v1', 'kind': 'Lease', 'metadata': {'name': 'held'},
+            'spec': {'holderIdentity': 'other', 'leaseDurationSeconds': 3600}})
+        lists = api.sandbox.faults.add(testing.Fault(
+            action='delay', verb='list', resource='olds.example.com', seconds=0))
+        converting = asyncio.create_task(convert_first(
+            port, 'olds.example.com',
+            {'apiVersion': 'example.com/v1', 'kind': 'Old', 'metadata': {'name': 'x'}}, 'v2'))
+        async with api.operator(registry=registry, settings=settings, rbac=True) as operator:
+            assert (await converting)['apiVersion'] == 'example.com/v2'
+            await operator.wait_log("Waiting until olds.example.com is converted by a webhook")
+            assert lists.hits == 0
+            webhook = {'clientConfig': {'url': f'https://127.0.0.1:{port}/'},
+                       'conversionReviewVersions': ['v1']}
+            await api.client.patch('customresourcedefinitions', 'olds.example.com', {
+                'spec': {'conversion': {'strategy': 'Webhook', 'webhook': webhook}}})
+            while not lists.hits:
+                await asyncio.sleep(1)
+
+
+@testing.virtual_time
+async def test_conversions_go_on_while_certificates_are_renewed():
+    registry, crd = make_versions()
     async with run(registry, make_settings(), load=[crd]) as (api, _):
         path = ('spec', 'conversion', 'webhook', 'clientConfig', 'caBundle')
         await api.client.wait('customresourcedefinitions', 'olds.example.com',
