@@ -65,8 +65,6 @@ def test_no_attribute_of_another_object_is_assigned_in_the_core():
         for target in iter_assigned(path)
         if isinstance(target, ast.Attribute) and ast.unparse(target.value) != 'self'}
     assert {(path, target) for path, target in found if not target.startswith('settings.')} == {
-        ('_core/actions/formatters.py', 'record.asctime'),  # as the classes of `logging` do
-        ('_core/actions/formatters.py', 'record.message'),
         ('_core/path/objects.py', '_phase.successors'),  # once, where the phases are defined
     }
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import formatters
 from kopf._cogs.structs import bodies
-from kopf._core.actions import formatters
 
 logger = logging.getLogger('kopf.objects')
 """The logger of all messages about objects."""
@@ -286,7 +286,7 @@ def make_formatter(
     if color and log_format is LogFormat.FULL:
         return formatters.ObjectColorFormatter(log_prefix=log_prefix is None or log_prefix)
     if log_format is LogFormat.JSON:
-        from kopf._core.actions import jsonformatters
+        from kopf._cogs.helpers import jsonformatters
         return jsonformatters.ObjectJsonFormatter(
             refkey=log_refkey or DEFAULT_REFKEY, log_prefix=bool(log_prefix))
     return formatters.ObjectTextFormatter(

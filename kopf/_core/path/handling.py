@@ -15,7 +15,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
+from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
 from kopf._core.actions import (
     application,
     brakes,
@@ -210,7 +210,7 @@ class Handling:
                     shown = patches.merge(shown, {'status': contribution.patch['status']})
             self._cause = causes.ChangingCause(
                 logger=self.logger,
-                get_memo=functools.partial(get_memo, self.env, item),
+                get_memo=functools.partial(self.env.get_memo, item),
                 indices=self.env.indices,
                 resource=item.resource,
                 body=self.view.body if shown is self.view.raw else bodies.Body(shown),
@@ -667,10 +667,3 @@ def _retrying_outside() -> Iterator[None]:
         yield
     except (errors.APIError, application.PatchError, application.OvertakenError):
         raise handlererrors.HandlerChildrenRetry(delay=None) from None
-
-
-def get_memo(env: saving.Environment, item: objects.Item) -> Any:
-    """Get the memo of the object. The first call makes it from the memo of the operator."""
-    if item.memo is None:
-        item.remember(memos.make_own(env.memo))
-    return item.memo

@@ -19,9 +19,6 @@ logger = logging.getLogger(__name__)
 TAKING_STEP = 100
 """How many objects are taken over in one iteration of the event loop, when the operator leads."""
 
-Reconsider = Callable[[objects.Item, bodies.RawBody], None]
-"""Drops the cycle of an item if others have handled its object in a pause, judging by its state."""
-
 
 class Informer(watching.Sink):
     """
@@ -38,7 +35,6 @@ class Informer(watching.Sink):
             resource: references.Resource,
             handlers: registries.ResourceHandlers,
             *,
-            reconsider: Reconsider,
             resumed: frozenset[str] = frozenset(),
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -49,7 +45,6 @@ class Informer(watching.Sink):
         self._queue = queue
         self.resource = resource
         self.handlers = handlers
-        self._reconsider = reconsider
         self._on_listed = on_listed
         self._items: dict[str, objects.Item] = {}
         self._leaving: dict[tuple[str | None, str], objects.Item] = {}
@@ -121,7 +116,7 @@ class Informer(watching.Sink):
         is_back = item.last_list < self._trusted_since
         item.see(self._lists)
         if is_back and not item.inbox.is_outdated(body):
-            self._reconsider(item, body)
+            self._queue.processor.reconsider(item, body)
         is_new_state = item.offer(body)
         if is_new_state:
             item.show(body)
@@ -210,7 +205,7 @@ class Informer(watching.Sink):
             return
         item, _ = self._ensure(body, initial=True)
         item.see(self._lists)
-        self._reconsider(item, body)
+        self._queue.processor.reconsider(item, body)
         if item.offer(body):
             item.show(body, packed)
             if item.phase is objects.Phase.RESTING:
@@ -346,7 +341,7 @@ class Informer(watching.Sink):
             if item.is_engaged:
                 item.inbox.remind()
             if item.cycle is not None and (newest := item.inbox.newest) is not None:
-                self._reconsider(item, newest)
+                self._queue.processor.reconsider(item, newest)
             if item.inbox.has_news or (self.handlers.watching and not item.inbox.is_newest_shown):
                 yield item
 
@@ -398,11 +393,9 @@ class InformerFactory:
             self,
             queue: queueing.WorkQueue,
             *,
-            reconsider: Reconsider,
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         self._queue = queue
-        self._reconsider = reconsider
         self._on_listed = on_listed
         self._informers: dict[tuple[references.Resource, str | None], Informer] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
@@ -431,8 +424,8 @@ class InformerFactory:
         else:
             key = resource.group, resource.plural, namespace
             informer = Informer(
-                self._queue, resource, handlers, reconsider=self._reconsider,
-                resumed=self._resumed.pop(key, frozenset()), on_listed=self._on_listed)
+                self._queue, resource, handlers, resumed=self._resumed.pop(key, frozenset()),
+                on_listed=self._on_listed)
             if handlers.indexing:
                 self._queue.gate.close_for(informer)
         self._informers[resource, namespace] = informer
@@ -504,10 +497,6 @@ class InformerFactory:
         """Start no items; the workers end between two handlers."""
         self._queue.switch.pause()
         self._queue.pause()
-
-    async def rest(self) -> None:
-        """Wait until no workers run."""
-        await self._queue.rest()
 
     def resume(self) -> None:
         """End the pause. The known objects are processed after the next lists show them."""

@@ -95,7 +95,7 @@ class WorkQueue:
         self.settings = settings
         self.switch = switch
         self.alarms = alarms
-        self._processor = processor
+        self.processor = processor
         self._crew = crew if crew is not None else Crew()
         self._crew.join(self)
         self._observer = observer
@@ -122,7 +122,7 @@ class WorkQueue:
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
             if urgent and self._waiting.promote(
-                    item, is_overloaded=self._processor.is_overloaded()):
+                    item, is_overloaded=self.processor.is_overloaded()):
                 self.pump()
             elif self.gate.is_closed_for(item):
                 item.inbox.pack_pending(packed)
@@ -137,7 +137,7 @@ class WorkQueue:
             item.inbox.pack_pending(packed)
             return
         length = self._waiting.put(
-            item, urgent=urgent, is_overloaded=self._processor.is_overloaded())
+            item, urgent=urgent, is_overloaded=self.processor.is_overloaded())
         if length > LONG_QUEUE:
             item.inbox.pack_pending(packed)
         self.pump()
@@ -173,7 +173,7 @@ class WorkQueue:
         Keep the newest state of an item until the operator leads; ``packed`` is this state in JSON.
         """
         if item.inbox.pending is not None:
-            self._processor.reconsider(item, item.inbox.pending)
+            self.processor.reconsider(item, item.inbox.pending)
             item.inbox.defer(packed)
             if not item.inbox.is_packed:
                 self.packer.add(item.inbox)
@@ -238,9 +238,9 @@ class WorkQueue:
             self.settings.queueing.worker_limit)
 
     def _find_capacity(self) -> priorities.Capacity:
-        if len(self._lenient) < PATIENT_MINIMUM or not self._processor.is_congested():
+        if len(self._lenient) < PATIENT_MINIMUM or not self.processor.is_congested():
             return priorities.Capacity.SPARE  # if there is never any, they must not starve
-        is_overloaded = self._processor.is_overloaded()
+        is_overloaded = self.processor.is_overloaded()
         return priorities.Capacity.NONE if is_overloaded else priorities.Capacity.SOME
 
     def _start_next(self, capacity: priorities.Capacity) -> bool | None:
@@ -251,7 +251,7 @@ class WorkQueue:
         item, rank = picked
         self._observer.passage(item.source.resource, item, observers.Passage.STARTED)
         item.enter(Phase.WORKING)
-        work = self._processor.begin(item)
+        work = self.processor.begin(item)
         if work is None:
             self._finish(item)
             return False
@@ -264,7 +264,7 @@ class WorkQueue:
         try:
             await work()
             while item.gone and item.inbox.has_news and not self.switch.is_stopping:
-                again = self._processor.begin(item)  # the object has gone during the work
+                again = self.processor.begin(item)  # the object has gone during the work
                 if again is None:
                     break
                 await again()
@@ -345,7 +345,7 @@ class WorkQueue:
 
     async def _save(self, item: Item) -> None:
         item.enter(Phase.LEAVING)
-        await self._processor.save(item)
+        await self.processor.save(item)
 
     def _get_writing(self) -> set[asyncio.Task[None]]:
         """Find the workers that neither wait for a handler nor make the last attempt to write."""

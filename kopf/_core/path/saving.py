@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api
-from kopf._cogs.structs import bodies, dicts, ids, patches
+from kopf._cogs.structs import bodies, dicts, ids, memos, patches
 from kopf._core.actions import (
     application,
     claims,
@@ -41,6 +41,12 @@ class Environment(execution.Context):
     @functools.cached_property
     def _applier(self) -> applications.Applier:
         return applications.Applier(self.client)
+
+    def get_memo(self, item: objects.Item) -> Any:
+        """Get the memo of the object. The first call makes it from the memo of the operator."""
+        if item.memo is None:
+            item.remember(memos.make_own(self.memo))
+        return item.memo
 
     def enter(self) -> None:
         """

@@ -74,7 +74,7 @@ class Processor:
         self._only_indexing = only_indexing
         self.spawner = Spawner(
             client=env.client, context=env,
-            get_memo=functools.partial(handling.get_memo, env),
+            get_memo=env.get_memo,
             confirm=switch.confirm)
         self._hub = hub
 
@@ -137,7 +137,7 @@ class Processor:
         try:
             due = await self._indexers.index(
                 filter(self._fills, item.handlers.indexing), uid=item.uid, resource=item.resource,
-                raw=raw, memo=handling.get_memo(self.env, item), context=self.env,
+                raw=raw, memo=self.env.get_memo(item), context=self.env,
                 is_gone=lambda: item.gone)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
@@ -465,7 +465,7 @@ class Processor:
         patch = patches.Patch(body=body)
         cause = causes.WatchingCause(
             logger=logger,
-            memo=handling.get_memo(self.env, item),
+            memo=self.env.get_memo(item),
             indices=self.env.indices,
             resource=item.resource,
             body=body,

@@ -18,7 +18,7 @@ from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
 from kopf._core.engines.admission import configurations, conversions, reviewing, sites, webhooks
 from kopf._core.intents import registries
-from kopf._core.path import handling, objects, saving
+from kopf._core.path import objects, saving
 
 logger = logging.getLogger('kopf._core.engines.admission.services')
 
@@ -225,5 +225,5 @@ class Admission:
     def _get_memo(self, resource: references.Resource, uid: str | None) -> Any:
         item = None if uid is None else self._find_item(resource, uid)
         if item is not None:
-            return handling.get_memo(self._env, item)
+            return self._env.get_memo(item)
         return memos.make_own(self._env.memo)

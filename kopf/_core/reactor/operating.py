@@ -25,7 +25,7 @@ from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
-from kopf._core.path import handling, saving, switches
+from kopf._core.path import saving, switches
 from kopf._core.reactor import admitting, authentication, waiting
 from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import orchestration
@@ -180,8 +180,7 @@ class Operator:
                     each.wrap_reviews for each in self._extensions
                     if each.wrap_reviews is not None])
             admission.start()
-            hub = Hub(
-                context=self._env, get_memo=functools.partial(handling.get_memo, self._env))
+            hub = Hub(context=self._env, get_memo=self._env.get_memo)
             self.role = self._take_role(admission, hub)
             watches = self.watches = orchestration.Orchestration(
                 client=self.client, registry=self._registry, consumer=self.role, hub=hub,

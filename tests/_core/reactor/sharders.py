@@ -17,7 +17,7 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import partitions
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
-from kopf._core.path import handling, queueing, saving
+from kopf._core.path import queueing, saving
 from kopf._core.reactor.roles import divisions, shardworks
 from tests._core.reactor import worlds
 
@@ -83,7 +83,7 @@ class Replica:
             client=client, settings=self.settings, clock=Clock(), memo=Memo(),
             indices=self.indexers)
         self.hub = Hub(
-            context=self.env, get_memo=lambda item: handling.get_memo(self.env, item))
+            context=self.env, get_memo=self.env.get_memo)
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))
         self.own.tenure.renew(float('inf'), anew=True)
         self.division = divisions.Division(

@@ -115,7 +115,7 @@ async def passes():
 def make_informers(settings, passes):
     queue = WorkQueue(
         settings=settings, switch=Switch(), alarms=Wakeups(), processor=passes)
-    informers = InformerFactory(queue, reconsider=passes.reconsider)
+    informers = InformerFactory(queue)
     informers.seal()
     return informers
 
@@ -830,9 +830,8 @@ def test_an_item_that_is_indexed_again_while_it_is_queued_is_not_queued_twice(ca
 async def test_a_list_after_a_pause_is_judged_unless_a_newer_state_is_known(
         settings, passes, version, is_judged):
     judged = []
-    queue = WorkQueue(settings=settings, switch=Switch(), alarms=Wakeups(), processor=passes)
-    informers = InformerFactory(queue, reconsider=lambda item, raw: judged.append(version_of(raw)))
-    informers.seal()
+    passes.reconsider = lambda item, raw: judged.append(version_of(raw))
+    informers = make_informers(settings, passes)
     informer = informers.open(RESOURCE, None, CHANGING)
     list_all(informer, make(1))
     await calm()

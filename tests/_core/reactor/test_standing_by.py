@@ -224,7 +224,7 @@ async def test_async_handlers_are_interrupted_at_a_loss_and_called_again(registr
     api.create()
     await asyncio.sleep(5)
     operator.stand_by()
-    await operator.informers.rest()
+    await operator.queue.rest()
     assert calls == [('begin', 0)]
     requests = len(api.requests)
     await asyncio.sleep(100)

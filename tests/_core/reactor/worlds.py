@@ -26,7 +26,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.path import handling, intake, queueing, saving, switches, turns
+from kopf._core.path import intake, queueing, saving, switches, turns
 from kopf._kits.testing import virtual
 from kopf._kits.testing.virtual import run as run_virtually
 
@@ -256,14 +256,12 @@ class Operator:
         self.alarms = wakeups.Wakeups()
         self.processor = turns.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers,
-            hub=Hub(
-                context=env, get_memo=lambda item: handling.get_memo(env, item)))
+            hub=Hub(context=env, get_memo=env.get_memo))
         self.spawner = self.processor.spawner
         self.queue = queueing.WorkQueue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,
             processor=self.processor, observer=env.observer)
-        self.informers = intake.InformerFactory(
-            self.queue, reconsider=self.processor.reconsider)
+        self.informers = intake.InformerFactory(self.queue)
         resource = Resource(
             'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,
             subresources=frozenset({'status'} if subresource else ()))
@@ -296,7 +294,7 @@ class Operator:
         self.spawner.pause()
         if self._watching is not None:
             await self.lose_sight()
-        await self.informers.rest()
+        await self.queue.rest()
         await self.spawner.rest()
 
     def thaw(self):

@@ -87,7 +87,7 @@ class Shard(works.Works, api.Tenure):
         self.confirm()
         deadline = _get_deadline(0)
         await tasks.gather(
-            self.informers.rest(),
+            self.queue.rest(),
             self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
         await self.queue.stop(deadline, [])
         self._retire()

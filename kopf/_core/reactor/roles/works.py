@@ -44,8 +44,7 @@ class Works:
         self.queue = queueing.WorkQueue(
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew,
             observer=env.observer)
-        self.informers = intake.InformerFactory(
-            self.queue, reconsider=processor.reconsider, on_listed=on_listed)
+        self.informers = intake.InformerFactory(self.queue, on_listed=on_listed)
 
     @property
     def is_busy(self) -> bool:
@@ -64,7 +63,7 @@ class Works:
 
     async def rest(self) -> None:
         """Wait, after `pause`, until what was under way has ended."""
-        await self.informers.rest()
+        await self.queue.rest()
         await self.spawner.rest()
 
     def stand_by(self) -> None:

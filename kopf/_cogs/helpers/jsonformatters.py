@@ -9,7 +9,7 @@ from typing import Any
 
 from pythonjsonlogger import core, json
 
-from kopf._core.actions import formatters
+from kopf._cogs.helpers import formatters
 
 SEVERITIES = (
     (logging.DEBUG, 'debug'), (logging.INFO, 'info'), (logging.WARNING, 'warn'),

@@ -1,7 +1,7 @@
 """
 Formatters of the log as text, with or without the object's name before the message.
 
-A record is about an object if it has the attribute ``k8s_ref``, see `loggers.ObjectLogger`.
+A record is about an object if it has the attribute ``k8s_ref``: its reference, a mapping.
 """
 
 import logging
