@@ -109,6 +109,13 @@ def test_nothing_in_the_yaml_refers_to_something_else_in_it(run):
     assert '&id' not in result.stdout
 
 
+@pytest.mark.parametrize(
+    'image', ['a"b: {c}', "it's #1", '$name', 'null', '1.0', 'naïve 🙂', 'a\nb'])
+def test_values_are_printed_as_they_are(deploy, image):
+    _, container = deploy('-A', '--leader-elect', '--name=kopf-handlers', image=image)
+    assert container['image'] == image
+
+
 def test_the_namespace_precedes_what_is_in_it(show):
     assert [kind for kind, _ in show('-A', '--standalone')] == [
         'Namespace', 'ServiceAccount', 'ClusterRole', 'ClusterRoleBinding', 'Deployment']

@@ -63,7 +63,7 @@ class Manager:
         self._mark = ''.join(random.choices(string.ascii_lowercase + string.digits, k=16))
         self._written: dict[str, str | None] = {}
         self._unsure: set[str] = set()
-        """Whether this is written is not known: there was no response."""
+        """What was sent without a response, so that it can be there or not."""
         self._filled: set[str] = set()
 
     def distrust(self) -> None:
