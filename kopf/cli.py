@@ -791,6 +791,78 @@ def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     _change_peering(__controls, commanding.resume, identity=id, **where)
 
 
+def pausing_options(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add what selects the objects of a command."""
+    option = helpscreens.option
+
+    @option('-n', '--namespace', help="The namespace of the objects. [default: of the kubeconfig]")
+    @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
+            help="The objects of all namespaces.")
+    @option('-l', '--selector', metavar='LABELS',
+            help="All objects with these labels, instead of names.")
+    @option('--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
+            show_default=True, help="The annotation, if the settings of the operator rename it.")
+    @click.argument('kind')
+    @click.argument('names', nargs=-1, metavar='[NAME]...')
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if bool(kwargs['names']) == (kwargs['selector'] is not None):
+            raise click.UsageError("Name the objects, or select them by --selector.")
+        if kwargs['clusterwide'] and kwargs['namespace'] is not None:
+            raise click.UsageError("Use either --namespace or --all-namespaces, but not both.")
+        return fn(*args, **kwargs)
+    return wrapper
+
+
+@main.command(
+    cls=helpscreens.SectionCommand, short_help="Pause single objects: their handlers wait.")
+@logging_options
+@helpscreens.option('--until', metavar='TIME',
+                    help="End the pause then: 2026-12-01T08:00+01:00. Without a zone: in UTC. "
+                         "[default: by kopf unpause]")
+@helpscreens.option('--reason', default='', help="Say why, for other people.")
+@helpscreens.option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
+                    show_default=True, help="What becomes of deletions in the pause.")
+@pausing_options
+@click.make_pass_decorator(CLIControls, ensure=True)
+def pause(
+        __controls: CLIControls, until: str | None, reason: str, deletion: str, **options: Any,
+) -> None:
+    """
+    Pause objects: their handlers wait, except for event handlers, indices, and admission handlers.
+
+    For example: kopf pause kopfexamples obj1 obj2 --reason "Moving the disks"
+    """
+    from kopf._kits.lifecycle import pausing  # only for this command
+
+    async def act() -> None:
+        text = pausing.compose(reason=reason, until=until, deletion=deletion)
+        await _annotate(__controls, text, options)
+
+    _run_command(__controls, act())
+
+
+@main.command(cls=helpscreens.SectionCommand, short_help="End the pauses of single objects.")
+@logging_options
+@pausing_options
+@click.make_pass_decorator(CLIControls, ensure=True)
+def unpause(__controls: CLIControls, **options: Any) -> None:
+    """
+    End the pauses of objects: what has changed meanwhile is handled now.
+
+    For example: kopf unpause kopfexamples --all-namespaces --selector app=db
+    """
+    _run_command(__controls, _annotate(__controls, None, options))
+
+
+async def _annotate(controls: CLIControls, text: str | None, options: dict[str, Any]) -> None:
+    from kopf._kits.lifecycle import pausing  # only for these commands
+    if not await pausing.annotate(
+            text, pausing.Options(**options), say=click.echo, registry=controls.registry,
+            settings=controls.settings, vault=controls.vault):
+        raise click.exceptions.Exit(1)
+
+
 @main.command(
     cls=RunCommand, short_help="Release the objects of an operator, to uninstall it.")
 @logging_options

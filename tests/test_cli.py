@@ -20,7 +20,7 @@ from kopf._kits import running
 
 COMMANDS = [
     'init', 'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',
-    'release', 'migrate', 'completion']
+    'pause', 'unpause', 'release', 'migrate', 'completion']
 
 HANDLER = '''
 import kopf
@@ -198,12 +198,14 @@ def test_variable_named_after_an_option_has_the_effect_of_the_option(
 
     (tmp_path / 'file').touch()
     name = max(option.opts, key=len)
-    needed = {'explain': ['x', 'y'], 'release': ['x'], 'migrate': ['x']}.get(command.name, [])
+    needed = {
+        'explain': ['x', 'y'], 'release': ['x'], 'migrate': ['x'], 'pause': ['x'],
+        'unpause': ['x']}.get(command.name, [])
     needed += [f'{max(other.opts, key=len)}=5' for other in command.params
                if isinstance(other, click.Option) and other.required and other is not option]
     value = 'true' if option.is_flag else {
         click.Path: str(tmp_path / 'file'), cli.WritablePath: str(tmp_path / 'file'),
-        cli.LogFormatChoice: 'json',
+        cli.LogFormatChoice: 'json', click.Choice: 'allow',
     }.get(type(option.type), '7' if 'int' in option.type.name else 'http://:80/')
     expected = parse(name if option.is_flag else f'{name}={value}')
     variable = f"KOPF_{command.name}_{name.removeprefix('--').replace('-', '_')}".upper()
@@ -341,6 +343,10 @@ def test_freezing_needs_to_know_whom_and_for_how_long(invoke, args):
     (['release', '-A'], "Missing argument 'KIND...'"),
     (['release', 'x'], "Add --namespace or --all-namespaces."),
     (['migrate'], "Missing argument 'KIND'"),
+    (['pause', 'x'], "Name the objects, or select them by --selector."),
+    (['pause', 'x', 'y', '-l', 'a=b'], "Name the objects, or select them by --selector."),
+    (['unpause', 'x', 'y', '-n', 'a', '-A'],
+     "Use either --namespace or --all-namespaces, but not both."),
 ])
 def test_objects_to_write_must_be_named(invoke, args, message):
     result = invoke(*args)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from typing import TypeVar
 
 from kopf._cogs.aiokits import sharing
+from kopf._core.actions import decisions
 from kopf._core.engines.daemons import companions
 from kopf._core.path import intake, objects
 from kopf._core.reactor import operating
@@ -29,7 +30,7 @@ MAX_SHARE = 0.1
 
 _T = TypeVar('_T')
 
-REASONS = ('held', 'throttled', 'echo', 'retry', 'interval')
+REASONS = ('held', 'throttled', 'paused', 'echo', 'retry', 'interval')
 """What resting objects can wait for, see `find_reason`."""
 
 
@@ -92,15 +93,19 @@ def find_reason(item: objects.Item) -> str | None:
     Find what a resting object waits for; None if it waits only for changes.
 
     "held": the end of its namesake; "throttled": the delay after an error of Kopf or of the API
-    server; "echo": the own write; "retry": the next attempt of a handler; "interval": the interval
-    of a reconciling handler.
+    server; "paused": the end of the pause of the object; "echo": the own write; "retry": the next
+    attempt of a handler; "interval": the interval of a reconciling handler.
     """
     if item.phase is objects.Phase.HELD:
         return 'held'
-    if item.phase is not objects.Phase.RESTING or item.due is None:
+    if item.phase is not objects.Phase.RESTING:
         return None
-    if item.throttler is not None:
+    if item.throttler is not None and item.due is not None:
         return 'throttled'
+    if isinstance(item.held, decisions.Pause):
+        return 'paused'
+    if item.due is None:
+        return None
     if item.inbox.is_expecting:
         return 'echo'
     is_interval = item.cycle is None and item.reconcilers is not None and (

@@ -18,6 +18,12 @@ _IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
 _VERSION = re.compile(r'v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?')
 _COMMON = ('kind', 'singular', 'short', 'categories', 'scope')
 """What all versions of a kind have in common."""
+PAUSED = Column(
+    'Paused', r'.metadata.annotations.kopf\.dev/paused',
+    description="Why the handlers of the object wait, and until when.")
+"""The column of ``kubectl get`` that all kinds have, unless they have another one of this name."""
+AGE = Column('Age', '.metadata.creationTimestamp')
+"""The only column of the API where a kind declares none."""
 _LABEL = r'[a-z0-9]([-a-z0-9]*[a-z0-9])?'
 
 
@@ -313,9 +319,10 @@ def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
         version['deprecated'] = True
         if isinstance(declared.deprecated, str):
             version['deprecationWarning'] = declared.deprecated
-    if declared.columns:
-        version['additionalPrinterColumns'] = [
-            _define_column(each, shape, path) for each in declared.columns]
+    columns = [*declared.columns, PAUSED] if declared.columns else [PAUSED, AGE]
+    if any(each.name == PAUSED.name for each in declared.columns):
+        columns.remove(PAUSED)
+    version['additionalPrinterColumns'] = [_define_column(each, shape, path) for each in columns]
     if declared.selectable:
         version['selectableFields'] = [
             {'jsonPath': _check_path(shape, each, path)} for each in declared.selectable]

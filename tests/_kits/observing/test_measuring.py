@@ -87,6 +87,20 @@ def test_errors_of_the_api_are_errors_of_reconciliations():
     assert scrape.get_all('kopf_objects_waiting', 'reason') == {'throttled': 1}
 
 
+@pytest.mark.parametrize('text', ['Disks', 'Disks; until=2999-12-01'])
+def test_paused_objects_are_counted(text):
+    async def run():
+        async with Measured(declare_created) as measured:
+            measured.api.create('obj0', spec={}, metadata={
+                'annotations': {'kopf.dev/paused': text}})
+            measured.api.create('obj1', spec={})
+            await asyncio.sleep(10)
+            return await measured.scrape()
+
+    scrape = run_virtually(run())
+    assert scrape.get_all('kopf_objects_waiting', 'reason') == {'paused': 1}
+
+
 def test_durations_of_reconciliations_are_measured():
     scrape = measure(declare_created, {'lasts': 2}, {'lasts': 2})
     assert scrape.get('controller_runtime_reconcile_time_seconds_count') == 2

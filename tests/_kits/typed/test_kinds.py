@@ -14,6 +14,10 @@ from kopf._cogs.helpers import loaders
 from kopf._kits import sandboxing
 from kopf._kits.typed import kinds
 
+PAUSED = {
+    'name': 'Paused', 'type': 'string', 'jsonPath': r'.metadata.annotations.kopf\.dev/paused',
+    'description': "Why the handlers of the object wait, and until when."}
+
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
@@ -86,7 +90,19 @@ def test_columns_have_the_types_of_their_fields():
         {'name': 'On', 'type': 'boolean', 'jsonPath': '.spec.on', 'priority': 1},
         {'name': 'Age', 'type': 'date', 'jsonPath': '.metadata.creationTimestamp'},
         {'name': 'Any', 'type': 'string', 'jsonPath': '.metadata.labels.any',
-         'description': "A label."}]
+         'description': "A label."},
+        PAUSED]
+
+
+def test_kinds_without_columns_keep_the_age():
+    assert get_version(define())['additionalPrinterColumns'] == [
+        PAUSED, {'name': 'Age', 'type': 'date', 'jsonPath': '.metadata.creationTimestamp'}]
+
+
+def test_a_column_of_the_author_replaces_the_one_of_pauses():
+    version = get_version(define(columns=[kopf.Column('Paused', '.spec.on')]))
+    assert version['additionalPrinterColumns'] == [
+        {'name': 'Paused', 'type': 'boolean', 'jsonPath': '.spec.on'}]
 
 
 def test_scale_selectable_fields_and_deprecation():
