@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import copy
 import dataclasses
+import datetime
 import functools
 import gc
 import json
@@ -791,7 +792,7 @@ def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     _change_peering(__controls, commanding.resume, identity=id, **where)
 
 
-def pausing_options(fn: Callable[P, R]) -> Callable[P, R]:
+def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add what selects the objects of a command."""
     option = helpscreens.option
 
@@ -800,8 +801,6 @@ def pausing_options(fn: Callable[P, R]) -> Callable[P, R]:
             help="The objects of all namespaces.")
     @option('-l', '--selector', metavar='LABELS',
             help="All objects with these labels, instead of names.")
-    @option('--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
-            show_default=True, help="The annotation, if the settings of the operator rename it.")
     @click.argument('kind')
     @click.argument('names', nargs=-1, metavar='[NAME]...')
     @functools.wraps(fn)
@@ -814,6 +813,11 @@ def pausing_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+pausing_option = helpscreens.option(
+    '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
+    show_default=True, help="The annotation, if the settings of the operator rename it.")
+
+
 @main.command(
     cls=helpscreens.SectionCommand, short_help="Pause single objects: their handlers wait.")
 @logging_options
@@ -823,7 +827,8 @@ def pausing_options(fn: Callable[P, R]) -> Callable[P, R]:
 @helpscreens.option('--reason', default='', help="Say why, for other people.")
 @helpscreens.option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
                     show_default=True, help="What becomes of deletions in the pause.")
-@pausing_options
+@pausing_option
+@object_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 def pause(
         __controls: CLIControls, until: str | None, reason: str, deletion: str, **options: Any,
@@ -833,18 +838,24 @@ def pause(
 
     For example: kopf pause kopfexamples obj1 obj2 --reason "Moving the disks"
     """
-    from kopf._kits.lifecycle import pausing  # only for this command
+    from kopf._core.intents import pauses  # only for this command
+    from kopf._kits.lifecycle import pausing
 
-    async def act() -> None:
-        text = pausing.compose(reason=reason, until=until, deletion=deletion)
-        await _annotate(__controls, text, options)
-
-    _run_command(__controls, act())
+    try:
+        text = pausing.compose(
+            reason=reason, until=until, deletion=deletion,
+            now=datetime.datetime.now(datetime.UTC))
+    except ValueError as e:
+        raise click.ClickException(str(e)) from e
+    _annotate(
+        __controls, text, options, done=pauses.parse(text).describe(),
+        known="It was paused so already")
 
 
 @main.command(cls=helpscreens.SectionCommand, short_help="End the pauses of single objects.")
 @logging_options
-@pausing_options
+@pausing_option
+@object_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 def unpause(__controls: CLIControls, **options: Any) -> None:
     """
@@ -852,15 +863,44 @@ def unpause(__controls: CLIControls, **options: Any) -> None:
 
     For example: kopf unpause kopfexamples --all-namespaces --selector app=db
     """
-    _run_command(__controls, _annotate(__controls, None, options))
+    _annotate(
+        __controls, None, options, done="The object is not paused any more",
+        known="It was not paused")
 
 
-async def _annotate(controls: CLIControls, text: str | None, options: dict[str, Any]) -> None:
-    from kopf._kits.lifecycle import pausing  # only for these commands
-    if not await pausing.annotate(
-            text, pausing.Options(**options), say=click.echo, registry=controls.registry,
-            settings=controls.settings, vault=controls.vault):
-        raise click.exceptions.Exit(1)
+@main.group(short_help="Release what is over the budgets for deletions.")
+def brakes() -> None:
+    """Release what an operator does not do, as it is over the budgets of settings.brakes."""
+
+
+@brakes.command(
+    'release', cls=helpscreens.SectionCommand,
+    short_help="Let an operator do all that it wants for some objects.")
+@logging_options
+@object_options
+@click.make_pass_decorator(CLIControls, ensure=True)
+def release_brakes(__controls: CLIControls, **options: Any) -> None:
+    """
+    Release the brakes of objects for an hour: then, their handlers can delete owned resources, and
+    do the rest that is over the budgets of settings.brakes. Release one object first, and look.
+
+    For example: kopf brakes release kopfexamples --all-namespaces --selector ''
+    """
+    from kopf._core.actions import brakes as budgets  # only for this command
+
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    text = f'{until:%Y-%m-%dT%H:%M:%SZ}'
+    _annotate(
+        __controls, text, {**options, 'annotation': budgets.ANNOTATION},
+        done=f"The brakes are released until {text}", known="The brakes were released already")
+
+
+def _annotate(
+        controls: CLIControls, text: str | None, options: dict[str, Any], *, done: str, known: str,
+) -> None:
+    from kopf._kits.lifecycle import annotating  # only for these commands
+    _sweep(controls, 'annotated', lambda sweep: annotating.annotate(
+        sweep, text, annotating.Options(**options), done=done, known=known))
 
 
 @main.command(

@@ -3,6 +3,7 @@ Brakes: a handler that suddenly returns nothing, for very many objects at once.
 """
 import asyncio
 import os
+import sys
 
 import pytest
 
@@ -31,7 +32,7 @@ async def wait(condition):
 
 
 async def test_no_child_over_the_budget_is_deleted_until_its_parent_is_released(
-        kube, kind, proxy, embedded, settings, monkeypatch, tmp_path):
+        cluster, kube, kind, proxy, embedded, settings, monkeypatch, tmp_path):
     inverted, refused = asyncio.Event(), {}
     settings.brakes.stop = True
 
@@ -70,9 +71,11 @@ async def test_no_child_over_the_budget_is_deleted_until_its_parent_is_released(
     assert count_deletions(proxy) == BUDGET
     assert len(await list_children()) == PARENTS - BUDGET
     name, message = next(iter(refused.items()))
-    assert f"kopf brakes release {kind.plural} --all-namespaces" in message
+    assert f"kopf brakes release {kind.plural} -A --selector=''" in message
 
-    await kube.patch(kind, name, {'metadata': {'annotations': {
-        'kopf.dev/brakes-released-until': '2100-01-01T00:00Z'}}})
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, '-m', 'kopf', 'brakes', 'release', str(kind.plural), name,
+        '--namespace=default', env={**os.environ, 'KUBECONFIG': cluster})
+    assert await process.wait() == 0
     await kube.wait_gone(CONFIGMAPS, f'{kind.plural}-{name}')
     assert count_deletions(proxy) == BUDGET + 1

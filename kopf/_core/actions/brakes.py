@@ -97,8 +97,7 @@ class Brakes:
             name = '.'.join(filter(None, (resource.plural, resource.group)))
             text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is the "
                     f"budget of settings.brakes")
-            advice = (f"If that is right: kopf brakes release {owner.plural} "
-                      f"{'--all-namespaces' if owner.namespaced else '--all'}")
+            advice = f"If that is right: kopf brakes release {owner.plural} -A --selector=''"
             if tally.exceed(now.mono):
                 logger.log(
                     logging.ERROR if is_stopping else logging.WARNING,

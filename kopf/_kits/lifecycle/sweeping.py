@@ -35,6 +35,8 @@ class Sweep:
     client: api.Client
     settings: configuration.OperatorSettings
     served: frozenset[references.Resource]
+    namespace: str
+    """The namespace of the credentials."""
     say: Callable[[str], object]
     """Takes a line for the user."""
 
@@ -99,8 +101,10 @@ async def begin(
         settings.networking, error_backoffs=BACKOFFS))
     try:
         async with commanding.connect(
-                registry=registry, settings=settings, vault=vault) as (client, _):
-            yield Sweep(client, settings, (await scanning.scan(client)).resources, say)
+                registry=registry, settings=settings, vault=vault) as (client, origin):
+            yield Sweep(
+                client, settings, (await scanning.scan(client)).resources,
+                origin.default_namespace or 'default', say)
     except errors.APIError as e:
         raise commanding.CommandError(
             f"The objects cannot be {what}: {e} Run the command again later.") from e

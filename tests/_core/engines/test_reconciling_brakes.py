@@ -87,7 +87,7 @@ async def test_deletions_over_the_budget_are_stopped(registry, wish):
         assert await world.count() == PARENTS - 20
         [line] = await operator.wait_log("Stopped: deletions of")
         assert "configmaps are more than 20 in a minute" in line
-        assert "kopf brakes release kopfexamples --all-namespaces" in line
+        assert "kopf brakes release kopfexamples -A --selector=''" in line
 
         # All else goes on.
         await world.client.create(EXAMPLES, 'other')
