@@ -813,9 +813,11 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-pausing_option = helpscreens.option(
-    '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
-    show_default=True, help="The annotation, if the settings of the operator rename it.")
+def pausing_option(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add which annotation pauses objects."""
+    return helpscreens.option(
+        '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
+        show_default=True, help="The annotation, if the settings of the operator rename it.")(fn)
 
 
 @main.command(
