@@ -114,6 +114,7 @@ def make_crds(kinds: Kinds) -> list[Object]:
          'description': 'where it is'},
         {'name': 'Color', 'type': 'string', 'jsonPath': '.spec.color', 'priority': 1},
         {'name': 'Age', 'type': 'date', 'jsonPath': '.metadata.creationTimestamp'},
+        {'name': 'Note', 'type': 'string', 'jsonPath': r'.metadata.annotations.g\.test/note'},
     ]
     return [
         kinds.crd('things', version(

@@ -12,7 +12,7 @@ def test_a_list_is_told_as_a_table(api, things, kinds):
     assert [(item['name'], item['type'], item['priority'])
             for item in table['columnDefinitions']] == [
         ('Name', 'string', 0), ('Size', 'integer', 0), ('Phase', 'string', 0),
-        ('Color', 'string', 1), ('Age', 'date', 0)]
+        ('Color', 'string', 1), ('Age', 'date', 0), ('Note', 'string', 0)]
     [row] = table['rows']
     assert row['cells'][:4] == ['one', 3, 'here', 'red']
     assert row['object']['kind'] == 'PartialObjectMetadata'
@@ -30,6 +30,12 @@ def test_descriptions_of_columns_are_told(api, things):
     columns = api.get(things, accept=TABLE).ok['columnDefinitions']
     assert columns[2]['description'] == 'where it is'
     assert columns[0]['format'] == 'name'
+
+
+def test_dots_in_the_names_of_fields_are_escaped(api, things, kinds):
+    api.post(things, {**kinds.make('things', 'one', spec={'size': 3}), 'metadata': {
+        'name': 'one', 'annotations': {'g.test/note': "it is red"}}}).ok
+    assert api.get(things, accept=TABLE).ok['rows'][0]['cells'][5] == "it is red"
 
 
 def test_absent_values_are_null(api, things, kinds):
