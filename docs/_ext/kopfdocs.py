@@ -118,20 +118,23 @@ class CommandLine(SphinxDirective):
     """A command with its arguments and options, as it is in the code."""
 
     required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        command = cli.main.commands[self.arguments[0]]
-        context = click.Context(command, info_name=f'kopf {command.name}')
+        name, command = self.arguments[0], cli.main
+        for part in name.split():
+            command = command.commands[part]
+        context = click.Context(command, info_name=f'kopf {name}')
         self.env.note_dependency(inspect.getsourcefile(cli) or '')
         usage = ' '.join(command.collect_usage_pieces(context))
         lines = [inspect.cleandoc(command.help or ''), '',
-                 '```text', f'kopf {command.name} {usage}', '```', '']
+                 '```text', f'kopf {name} {usage}', '```', '']
         for param in command.params:
             record = param.get_help_record(context)
             if record is not None:
                 lines += [f'`{record[0]}`', f': {" ".join(record[1].split())}', '']
                 if param.name != 'help':
-                    variable = param.envvar or f'KOPF_{command.name}_{param.name}'.upper()
+                    variable = param.envvar or f'KOPF_{name}_{param.name}'.upper().replace(' ', '_')
                     lines += [f'  Environment: `{variable}`.', '']
         return self.parse_text_to_nodes('\n'.join(lines))
 

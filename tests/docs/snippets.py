@@ -33,7 +33,7 @@ class Snippet:
     language: str
     text: str
     marks: dict[str, str]
-    before: tuple['Snippet', ...]
+    before: tuple['Snippet', ...] = dataclasses.field(repr=False)
     """What is shown before on the same page."""
 
     def __str__(self) -> str:
