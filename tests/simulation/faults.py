@@ -284,9 +284,9 @@ FAULTS = (
           "webhook.sample.persistent or not persistent", "not persistent", WEBHOOKS),
     Fault('webhooks are not served until all is written',
           '_core.reactor.operating:Operator._clean_up',
-          "    try:\n        try:\n            self._switch.stop(deadline)",
+          "    try:\n        try:\n            self.switch.stop(deadline)",
           "    await self._admission.stop(deadline)\n    try:\n        try:\n"
-          "            self._switch.stop(deadline)", LEAVE),
+          "            self.switch.stop(deadline)", LEAVE),
 
     # Leadership.
     Fault('a Lease is taken before it has expired', '_core.engines.leadership:Candidacy._elect',
