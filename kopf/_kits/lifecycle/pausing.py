@@ -80,20 +80,19 @@ async def annotate(
                 registry=registry, settings=settings, vault=vault) as (client, origin):
             resource = commanding.find_resource(
                 options.kind, (await scanning.scan(client)).resources)
-            namespace = options.namespace or origin.default_namespace or 'default'
-            is_everywhere = options.clusterwide or not resource.namespaced
-            found = await _find(
-                client, resource, settings, options,
-                namespace=None if is_everywhere else references.NamespaceName(namespace))
+            place = None if options.clusterwide or not resource.namespaced else (
+                references.NamespaceName(
+                    options.namespace or origin.default_namespace or 'default'))
+            found = await _find(client, resource, settings, options, namespace=place)
 
             async def write(uid: str) -> None:
+                meta = found[uid]
                 try:
-                    say(await _write(client, resource, found[uid], text, options.annotation))
-                except errors.APIConnectionError:
-                    raise
+                    done = await _write(client, resource, meta, text, options.annotation)
                 except errors.APIError as e:
                     refused.append(uid)
-                    say(f"{_describe(found[uid])}: {e}")
+                    done = str(e)
+                say(f"{'/'.join(filter(None, (meta.get('namespace'), meta['name'])))}: {done}")
 
             await tasks.for_each(write, found, limit=sweeping.CONCURRENCY)
     except errors.APIError as e:
@@ -111,13 +110,11 @@ async def _find(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Find the metadata of the objects by their uids; there must be some for each name."""
     found: dict[str, Mapping[str, Any]] = {}
-    for selection in [
-            *(listing.select_only(settings, fields=f'metadata.name={name}')
-              for name in options.names),
-            *([] if options.selector is None else [
-                listing.select_only(settings, options.selector)])]:
+    selections = [{'fields': f'metadata.name={name}'} for name in options.names]
+    for selection in selections or [{'labels': options.selector or ''}]:
         async for page, _ in sweeping.list_pages(
-                client, resource=resource, namespaces=[namespace], settings=selection):
+                client, resource=resource, namespaces=[namespace],
+                settings=listing.select_only(settings, **selection)):
             found.update((raw['metadata']['uid'], raw['metadata']) for raw in page)
     where = "" if namespace is None else f" in the namespace {namespace!r}"
     known = {meta['name'] for meta in found.values()}
@@ -137,17 +134,12 @@ async def _write(
         annotation: str,
 ) -> str:
     """Annotate an object, and return what to say about it."""
-    name = _describe(meta)
     if (meta.get('annotations') or {}).get(annotation) == text:
-        return f"{name}: {'It was not paused.' if text is None else 'It was paused so already.'}"
+        return "It was not paused." if text is None else "It was paused so already."
     newest = await patching.patch(
         client, resource=resource, namespace=meta.get('namespace'), name=meta['name'],
         payload={'metadata': {'uid': meta['uid'], 'annotations': {annotation: text}}})
     if newest is None:
-        return f"{name}: It is gone."
-    done = "The object is not paused any more" if text is None else pauses.parse(text).describe()
-    return f"{name}: {done}."
-
-
-def _describe(meta: Mapping[str, Any]) -> str:
-    return '/'.join(filter(None, (meta.get('namespace'), meta['name'])))
+        return "It is gone."
+    return "The object is not paused any more." if text is None else (
+        f"{pauses.parse(text).describe()}.")
