@@ -1,3 +1,4 @@
+import asyncio
 import contextlib
 import importlib
 import os
@@ -395,3 +396,40 @@ def run_on_terminal(*args):
         os.close(main)
     assert process.returncode == 0, shown
     return shown.decode()
+
+
+PAUSING = '''
+import kopf
+
+@kopf.reconcile('kopfexamples', conditions=True, interval=30, owns=['configmaps'])
+async def reconcile(name, spec, **_):
+    return [{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+             'data': {'n': str(spec['n'])}}]
+
+@kopf.on.create('kopfexamples')
+@kopf.on.update('kopfexamples')
+async def handle(spec, patch, **_):
+    patch.status['n'] = spec['n']
+'''
+
+
+async def pause(client):
+    def has(n):
+        return lambda obj: obj.get('status', {}).get('n') == n
+
+    await client.create('kopfexamples', 'obj', spec={'n': 1})
+    await client.wait('kopfexamples', 'obj', has(1), timeout=300)
+    await client.wait('configmaps', 'obj', timeout=300)
+    await client.patch('kopfexamples', 'obj', {
+        'metadata': {'annotations': {'kopf.dev/paused': ''}}})
+    await client.patch('kopfexamples', 'obj', {'spec': {'n': 2}})
+    await asyncio.sleep(100)
+    assert (await client.get('configmaps', 'obj'))['data'] == {'n': '1'}
+    assert (await client.get('kopfexamples', 'obj'))['status']['n'] == 1
+    await client.patch('kopfexamples', 'obj', {
+        'metadata': {'annotations': {'kopf.dev/paused': None}}})
+    await client.wait('kopfexamples', 'obj', has(2), timeout=300)
+
+
+def test_pauses_of_objects_hold_with_all_faults_at_all_writes(crd, script):
+    assert testing.explore(pause, script(PAUSING), load=[crd]).runs > 10

@@ -11,35 +11,27 @@ from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, ids, patches, references
 
-PAUSED = 'Paused'
+PAUSED = {'type': 'Paused', 'reason': 'PausedByAnnotation'}
+"""The condition of paused objects. Authors can have another one of the same type."""
 
 MAX_MESSAGE = 1000
 """How much of the errors the messages of conditions have, in characters."""
 
 
-def add(
-        patch: patches.Patch,
-        resource: references.Resource | None,
-        *,
-        only_known: bool = False,
-        **condition: str,
-) -> None:
-    """Let the patch set a condition with these fields, and its times; or change a known one."""
+def add(patch: patches.Patch, resource: references.Resource | None, **condition: str) -> None:
+    """Let the patch set a condition with these fields, and its times."""
     is_observed = resource is not None and 'status' in resource.subresources
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     patch.fns.append(functools.partial(
-        _set_condition, {**condition, 'lastTransitionTime': now}, is_observed, only_known))
+        _set_condition, {**condition, 'lastTransitionTime': now}, is_observed))
 
 
-def _set_condition(
-        condition: dict[str, Any], is_observed: bool, only_known: bool, body: bodies.RawBody,
-) -> None:
+def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.RawBody) -> None:
     content: Any = body
-    status = content.get('status') or {}
+    status = content.get('status')
+    if status is None:
+        status = content['status'] = {}
     known = status.get('conditions') or []
-    if only_known and all(item.get('type') != condition['type'] for item in known):
-        return
-    content['status'] = status
     wanted = dict(condition)
     generation = content['metadata'].get('generation')
     if is_observed and generation is not None:
@@ -96,9 +88,20 @@ def report(
     for type, is_so in values.items():
         text = message if is_so or type == 'Ready' else ''
         add(patch, resource, type=type, status=str(is_so), reason=reason, message=text)
-    add(patch, resource, only_known=True, type=PAUSED, status='False', reason=reason, message='')
+    patch.fns.append(_end_pause)
 
 
 def report_pause(patch: patches.Patch, message: str, *, resource: references.Resource) -> None:
-    """Set the condition of a paused object. The others are left as they were before."""
-    add(patch, resource, type=PAUSED, status='True', reason=PAUSED, message=message[:MAX_MESSAGE])
+    """
+    Set the condition of a paused object, until the next `report`. The others are left as they are.
+    """
+    add(patch, resource, status='True', message=message[:MAX_MESSAGE], **PAUSED)
+
+
+def _end_pause(body: bodies.RawBody) -> None:
+    """Remove the condition: an operator that was away in the pause would not have set it either."""
+    status: Any = body.get('status')
+    known = (status or {}).get('conditions') or []
+    left = [item for item in known if any(item.get(key) != PAUSED[key] for key in PAUSED)]
+    if len(left) < len(known):
+        status['conditions'] = left
