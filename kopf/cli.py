@@ -45,6 +45,9 @@ DEV_PRIORITY = 666
 LEASE = 'kopf-operator'
 """The Lease of ``--leader-elect`` without a name."""
 
+OMITTED = {'--leader-elect': LEASE, '--upstream': ''}
+"""The values of options that are given without values."""
+
 SHARDS = 32
 """How many shards there are with ``--processes``."""
 
@@ -196,6 +199,9 @@ def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
             help="Create the objects of this YAML file at the start. Can be repeated.")
     @option('--state', type=path, metavar='FILE',
             help="Keep all objects in this file, and load them on the next run.")
+    @option('--upstream', metavar='[=CONTEXT]',
+            help="Read all objects from the cluster of this context of the kubeconfig, too, and "
+                 "write nothing to it. [default: the current context]")
     @option('--kubeconfig-out', type=path, metavar='FILE',
             help="Write the kubeconfig to this file. [default: a temporary file]")
     @option('--fault', multiple=True, metavar='SPEC',
@@ -203,6 +209,9 @@ def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
                  "expire, compact, lose, slow. Can be repeated.")
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs['upstream'] is not None and kwargs['state'] is not None:
+            raise click.UsageError(
+                "Use either --state or --upstream: the objects depend on the upstream.")
         return fn(*args, **kwargs)
     return wrapper
 
@@ -253,11 +262,11 @@ def main(__controls: CLIControls) -> None:
 
 
 class RunCommand(helpscreens.SectionCommand):
-    """``kopf run``, with an option whose value can be omitted, and never is the next argument."""
+    """A command with options whose values can be omitted, and never are the next arguments."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [
-            f'{arg}={LEASE}' if arg == '--leader-elect' else arg for arg in args])
+            f'{arg}={OMITTED[arg]}' if arg in OMITTED else arg for arg in args])
 
 
 @main.command(cls=helpscreens.SectionCommand, short_help="Begin a new operator.")
@@ -356,8 +365,9 @@ def run(
 
     For example: kopf run --all-namespaces --verbose handlers.py
     """
-    if any(sandboxing.values()) and not sandbox:
-        raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
+    if not sandbox and any(value not in (None, ()) for value in sandboxing.values()):
+        raise click.UsageError(
+            "--load, --state, --upstream, --kubeconfig-out, --fault need --sandbox.")
     if rbac and (not sandbox or reload or (processes or 1) > 1):
         raise click.UsageError("--rbac needs --sandbox, and one process: without --reload.")
     from kopf._kits import lifelines  # only for this command
@@ -394,6 +404,8 @@ def run(
     if __controls.stop_flag is None:
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
+        if sandboxing['upstream'] is not None:
+            sandboxing['registry'] = loaded
         if rbac:
             settings.peering.standalone = bool(standalone)
             sandboxing['confined'] = loaded, settings, namespaces
@@ -640,8 +652,7 @@ def manifests(
     _run_command(__controls, show())
 
 
-@main.command(
-    cls=helpscreens.SectionCommand, short_help="Serve a Kubernetes API for trying and testing.")
+@main.command(cls=RunCommand, short_help="Serve a Kubernetes API for trying and testing.")
 @logging_options
 @helpscreens.option('--port', type=click.IntRange(0, 65535), default=0, section='Sandbox',
                     help="Listen on this port. [default: any free port]")

@@ -5,7 +5,9 @@ from kopf._cogs.clients.errors import APIError
 from kopf._kits.explanations import Explanation
 from kopf._kits.runner import KopfRunner
 from kopf._kits.sandbox.faults import Fault
+from kopf._kits.sandbox.overlays import Difference
 from kopf._kits.sandbox.server import Sandbox
+from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
 from kopf._kits.testing.exploring import Exploration, ExplorationError, Finding, Strike, explore
@@ -22,6 +24,7 @@ __all__ = [
     'API',
     'APIError',
     'Client',
+    'Difference',
     'Explanation',
     'Exploration',
     'ExplorationError',
@@ -38,6 +41,7 @@ __all__ = [
     'SyncClient',
     'SyncOperator',
     'Time',
+    'Upstream',
     'WalkError',
     'explain',
     'explore',

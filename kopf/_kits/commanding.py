@@ -78,15 +78,25 @@ async def connect(
     """
     registry = registry if registry is not None else registries.get_default_registry()
     vault = vault if vault is not None else vaults.Vault()
-    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
-        registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
-        context=execution.Context(
-            settings=settings, clock=clocks.Clock(), indices=indexing.OperatorIndexers())))
+    prepare_login(vault, registry=registry, settings=settings)
     client = api.Client(credentials=vault, settings=settings)
     try:
         yield client, await vault.obtain()
     finally:
         await client.close()
+
+
+def prepare_login(
+        vault: vaults.Vault,
+        *,
+        registry: registries.OperatorRegistry,
+        settings: configuration.OperatorSettings,
+) -> None:
+    """Make the vault log in by the login handlers of the registry, if it needs credentials."""
+    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
+        registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
+        context=execution.Context(
+            settings=settings, clock=clocks.Clock(), indices=indexing.OperatorIndexers())))
 
 
 def find_resource(

@@ -17,9 +17,11 @@ import click
 import yaml
 
 from kopf._cogs.clients import vaults
+from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
+from kopf._core.intents import causes, registries
 from kopf._kits import commanding
-from kopf._kits.sandbox import faults, keeping, statuses
+from kopf._kits.sandbox import faults, keeping, statuses, upstreams
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import apis, sandboxthreads
 
@@ -31,18 +33,22 @@ def serve(
         *,
         fault: Sequence[str] = (),
         kubeconfig_out: pathlib.Path | None = None,
+        upstream: str | None = None,
         **options: Any,
 ) -> None:
-    """Run a sandbox until SIGINT or SIGTERM. For the options, see `Sandbox`."""
+    """
+    Run a sandbox until SIGINT or SIGTERM. ``upstream`` is the context of the upstream, empty for
+    the current one. For the other options, see `Sandbox`.
+    """
     async def run() -> None:
-        async with Sandbox(**options) as sandbox:
+        async with Sandbox(upstream=below, **options) as sandbox:
             for each in parsed:
                 sandbox.faults.add(each)
             with _introduce(sandbox, kubeconfig_out):
                 await _wait_signal()
 
     parsed = _parse(fault)
-    with _explain():
+    with _explain(), _report(upstream) as below:
         asyncio.run(run())
 
 
@@ -52,22 +58,26 @@ def accompany(
         fault: Sequence[str] = (),
         kubeconfig_out: pathlib.Path | None = None,
         load: Sequence[pathlib.Path] = (),
+        upstream: str | None = None,
+        registry: registries.OperatorRegistry | None = None,
         confined: Sequence[Any] | None = None,
         **options: Any,
 ) -> Iterator[vaults.Vault]:
     """
     Run a sandbox in a thread for the block, and yield its credentials.
 
-    During the block, ``$KUBECONFIG`` refers to the sandbox, for the clients that handlers use. If
-    the operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
+    During the block, ``$KUBECONFIG`` refers to the sandbox, for the clients that handlers use. The
+    login handlers of the ``registry`` are those for the current context of the upstream. If the
+    operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
     the rights that it needs; at the end, it is printed what was refused, and what was not used.
     """
     parsed = _parse(fault)
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(_define_kinds())
         with _explain():
+            below = stack.enter_context(_report(upstream, registry))
             thread = stack.enter_context(sandboxthreads.run_sandbox(
-                load=[*own, *load], **options))
+                load=[*own, *load], upstream=below, **options))
         for each in parsed:
             thread.sandbox.faults.add(each)
         known = os.environ.get('KUBECONFIG')
@@ -143,6 +153,28 @@ def _define_kinds() -> Iterator[Sequence[pathlib.Path]]:
         yield [path]
 
 
+@contextlib.contextmanager
+def _report(
+        context: str | None, registry: registries.OperatorRegistry | None = None,
+) -> Iterator[upstreams.Upstream | None]:
+    """Make the upstream, if there is to be one, and print at the end what it was asked for."""
+    if context is None:
+        yield None
+        return
+    vault = None
+    if not context and registry is not None and (
+            registry.get_activity_handlers(causes.Activity.AUTHENTICATION)):
+        vault = vaults.Vault()
+        commanding.prepare_login(
+            vault, registry=registry, settings=configuration.OperatorSettings())
+    upstream = upstreams.Upstream(vault, context=context or None)
+    try:
+        yield upstream
+    finally:
+        counts = ', '.join(f"{number} {verb}" for verb, number in upstream.requests.items())
+        click.echo(f"Requests to the upstream: {counts or 'none'}.")
+
+
 def _parse(specs: Sequence[str]) -> list[faults.Fault]:
     try:
         return [faults.parse(spec) for spec in specs]
@@ -159,7 +191,7 @@ def _explain() -> Iterator[None]:
         hint = ". Stop the program that uses the port, or choose any free port: --port=0"
         raise click.ClickException(
             f"The sandbox cannot start: {e}{hint if e.errno == errno.EADDRINUSE else ''}") from e
-    except (ValueError, keeping.StateError, statuses.APIError) as e:
+    except (ValueError, keeping.StateError, statuses.APIError, credentials.LoginError) as e:
         raise click.ClickException(f"The sandbox cannot start: {e or repr(e)}") from e
 
 

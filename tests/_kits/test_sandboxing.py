@@ -125,7 +125,8 @@ def test_the_options_of_the_sandbox_need_it(crd):
     process = subprocess.run([sys.executable, '-m', 'kopf', 'run', '-A', '--load', crd],
                              capture_output=True, text=True)
     assert process.returncode == 2
-    assert "--load, --state, --kubeconfig-out, --fault need --sandbox." in process.stderr
+    assert ("--load, --state, --upstream, --kubeconfig-out, --fault need --sandbox."
+            in process.stderr)
 
 
 @pytest.mark.parametrize('option, text, message', [

@@ -1,7 +1,8 @@
 """
-The same tests on both servers: the sandbox, and the real API of ``$KOPF_E2E_KUBECONFIG``.
+The same tests on all servers: the sandbox, also over an upstream, which is empty or filled; and the
+real API of ``$KOPF_E2E_KUBECONFIG``.
 
-What the two answer is asserted with the same words, so that a difference is a failure of one.
+What they answer is asserted with the same words, so that a difference is a failure of one.
 """
 import os
 import pathlib
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from kopf.testing import run_sandbox
+from kopf.testing import SandboxThread, Upstream, run_sandbox
 from tests.conformance.apis import Api, Object, unique
 from tests.conformance.kinds import Kinds, make_crds
 
@@ -37,15 +38,40 @@ def load_real_config() -> Object:
     return config
 
 
-@pytest.fixture(scope='session', params=['sandbox', pytest.param('real', marks=pytest.mark.e2e)])
+@pytest.fixture(scope='session', params=[
+    'sandbox', 'upstream', 'filled', pytest.param('real', marks=pytest.mark.e2e)])
 def config(request: pytest.FixtureRequest) -> Iterator[Object]:
     """The kubeconfig of the server, with the contexts "admin" and "plain"."""
     if request.param == 'real':
         yield load_real_config()
-    else:
-        pytest.importorskip('cryptography')
+        return
+    pytest.importorskip('cryptography')
+    if request.param == 'sandbox':
         with run_sandbox(tls=True) as sandbox:
             yield sandbox.kubeconfig()
+        return
+    with run_sandbox() as upstream:
+        if request.param == 'filled':
+            fill(upstream)
+        with run_sandbox(tls=True, upstream=Upstream(upstream.credentials)) as sandbox:
+            yield sandbox.kubeconfig()
+
+
+def fill(sandbox: SandboxThread) -> None:
+    """Create objects of all sorts that the tests use, under other names."""
+    found = Kinds('filled.test')
+    sandbox.client.load(*make_crds(found))
+    for number in range(10):
+        name = f'filled-{number}'
+        sandbox.client.create({
+            'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': name}})
+        for namespace in ('default', name):
+            sandbox.client.create({
+                'apiVersion': 'v1', 'kind': 'ConfigMap',
+                'metadata': {'name': name, 'namespace': namespace}, 'data': {'key': name}})
+            sandbox.client.create({
+                **found.make('things', name, **found.example),
+                'metadata': {'name': name, 'namespace': namespace}})
 
 
 @pytest.fixture(scope='session')

@@ -27,6 +27,9 @@ CLUSTER_ROLE_BINDINGS: Resource = (RBAC, 'clusterrolebindings')
 SERVICE_ACCOUNTS: Resource = ('', 'serviceaccounts')
 ISSUER = 'https://kubernetes.default.svc'
 
+STORED = (ROLES, CLUSTER_ROLES, ROLE_BINDINGS, CLUSTER_ROLE_BINDINGS)
+"""What the rights of users follow from."""
+
 PLAIN = User('plain', ('nobodies', 'system:authenticated'), 'plain')
 #: The user of plain HTTP: clients send no credentials there, so it may do everything.
 UNSECURED = User('system:unsecured', ('system:masters', 'system:authenticated'))

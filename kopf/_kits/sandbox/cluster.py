@@ -9,6 +9,7 @@ from typing import Any
 from kopf._cogs.aiokits import clocks
 from kopf._kits.sandbox import objects
 from kopf._kits.sandbox.kinds import Kind, Kinds, Resource, builtin_kinds
+from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import NotFound, Obj
 from kopf._kits.sandbox.storage import Entry, Key, Store
 
@@ -26,6 +27,38 @@ def utcnow() -> datetime.datetime:
     return clocks.Clock().now().wall
 
 
+class Origin:
+    """
+    Where objects come from that no request has created: from nowhere, or from another cluster.
+    """
+
+    @property
+    def is_speaking(self) -> bool:
+        """Whether the present change of the store is of the origin, and not of a request."""
+        return False
+
+    async def prepare(self, request: Request) -> None:
+        """
+        Wait until all objects are stored that the request can concern.
+
+        :raises APIError: if they are not available.
+        """
+
+    async def fetch(self, *resources: Resource) -> None:
+        """The same for all objects of these resources."""
+
+    def get(self, resource: Resource, key: Key) -> Obj | None:
+        """Get the object as the origin has it; None if it has none."""
+        return None
+
+    def can_have(self, dependent: Entry, resource: Resource, owner: Resource, uid: str) -> bool:
+        """Whether an owner that is not stored can exist nevertheless, or is not to be missed."""
+        return False
+
+    def miss(self, group: str, version: str, plural: str) -> None:
+        """Note a request for a resource that is not served."""
+
+
 class Cluster:
     """
     The state that all modules of the sandbox share. ``clock`` tells the time for timestamps.
@@ -35,6 +68,7 @@ class Cluster:
         self.store: Store = Store(history=history)
         self.kinds: Kinds = Kinds(builtin_kinds())
         self.clock = clock
+        self.origin: Origin = Origin()
 
     def now(self) -> str:
         """The time as objects have it, in whole seconds: ``2020-12-31T23:59:59Z``."""

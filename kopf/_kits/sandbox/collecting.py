@@ -139,7 +139,7 @@ class Collector:
         refs = obj['metadata'].get('ownerReferences') or []
         if not refs:
             return
-        owners = [(ref, *self._find_owner(item, ref)) for ref in refs]
+        owners = [(ref, *self._find_owner(item, entry, ref)) for ref in refs]
         if any(unknown for _, _, unknown in owners):
             return
         absent = [ref['uid'] for ref, owner, _ in owners if owner is None]
@@ -157,16 +157,20 @@ class Collector:
             else 'Background'
         await self._delete(item, GARBAGE_COLLECTOR, policy, entry.uid)
 
-    def _find_owner(self, item: Item, ref: Mapping[str, Any]) -> tuple[Obj | None, bool]:
+    def _find_owner(
+            self, item: Item, entry: Entry, ref: Mapping[str, Any],
+    ) -> tuple[Obj | None, bool]:
         """The owner, if it is there, and whether nobody can know."""
         kind = self._cluster.kinds.named(ref.get('apiVersion', ''), ref.get('kind', ''))
         namespace = item[1][0]
         if kind is None or (kind.namespaced and not namespace):
             return None, True
         key = (namespace if kind.namespaced else '', ref.get('name', ''))
-        found = self._cluster.store.get(stored_resource(kind), key)
+        owner = stored_resource(kind)
+        found = self._cluster.store.get(owner, key)
         if found is None or found.uid != ref.get('uid'):
-            return None, False
+            return None, self._cluster.origin.can_have(
+                entry, item[0], owner, str(ref.get('uid')))
         return found.decode(), False
 
     async def _release(self, item: Item, entry: Entry) -> None:

@@ -105,6 +105,8 @@ def delete_entry(
     else:
         metadata.pop('finalizers', None)
     grace = _grace(kind, obj, deletion.grace)
+    if grace and cluster.origin.get(kind.resource, entry.key) is not None:
+        grace = 0  # it runs elsewhere, where nobody hears of its deletion
     held = bool(finalizers) or grace > 0 or (
         kind.resource == NAMESPACES and bool(obj.get('spec', {}).get('finalizers')))
     if held:

@@ -73,6 +73,7 @@ class Direct:
         request = Request(
             verb='list', kind=kind, namespace=namespace or '',
             query={'labelSelector': [labels], 'fieldSelector': [fields]})
+        await self._cluster.origin.prepare(request)
         found, _ = reading.page(self._cluster, request, reading.selection_of(request))
 
         async def load() -> builtins.list[Obj]:

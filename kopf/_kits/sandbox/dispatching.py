@@ -22,6 +22,7 @@ class Dispatcher:
         self._subresources = Subresources(cluster, writer)
 
     async def dispatch(self, request: Request) -> tuple[int, bytes]:
+        await self._cluster.origin.prepare(request)
         return await conversions.run(self._cluster, lambda: self._dispatch(request))
 
     async def _dispatch(self, request: Request) -> tuple[int, bytes]:

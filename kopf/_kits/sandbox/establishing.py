@@ -1,12 +1,17 @@
 """
 Establishing of custom resource definitions: their resources are served once they are accepted.
 """
+import dataclasses
+import logging
+
 from kopf._kits.sandbox import crds, managedfields
 from kopf._kits.sandbox.cluster import CRDS, Cluster
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import Obj
-from kopf._kits.sandbox.storage import Change
+from kopf._kits.sandbox.storage import Change, Entry
 from kopf._kits.sandbox.watches import Watches
+
+logger = logging.getLogger(__name__)
 
 
 class Definitions:
@@ -34,12 +39,18 @@ class Definitions:
         entry = self._cluster.store.get(CRDS, change.new.key)
         if entry is not change.new:
             return
+        if self._cluster.origin.is_speaking:  # the status is known there
+            self._follow(crd, change.old)
+            return
         others = [other.decode() for other in self._cluster.store.select(CRDS)]
         status = crds.status_of(crd, others, self._cluster.now())
         if status != crd.get('status'):
             self._put({**crd, 'status': status}, crd)
             return
-        old = {} if change.old is None else change.old.decode()
+        self._follow(crd, change.old)
+
+    def _follow(self, crd: Obj, former: Entry | None) -> None:
+        old = {} if former is None else former.decode()
         if old.get('spec') != crd['spec'] or not crds.is_established(old):
             self._serve(crd)
             self._end_watches(crd)
@@ -63,9 +74,21 @@ class Definitions:
     def _serve(self, crd: Obj) -> None:
         if not crds.is_established(crd):
             return
-        kinds = crds.kinds_of(crd)
         spec = crd['spec']
+        kinds = crds.kinds_of(crd)
+        if self._has_foreign_webhook(crd) and len(kinds) > 1:
+            stored = min(kinds, key=lambda kind: kind.version != kind.storage_version)
+            logger.warning(f"{stored.plural}.{stored.group} are served in {stored.version} only: "
+                           f"the webhook that converts them is not called from here.")
+            kinds = [dataclasses.replace(stored, conversion=None)]
         self._cluster.kinds.remove(spec['group'], spec['names']['plural'])
         for kind in kinds:
             self._cluster.kinds.add(kind)
 
+
+    def _has_foreign_webhook(self, crd: Obj) -> bool:
+        """Whether the objects are converted by a webhook of the cluster that they come from."""
+        base = self._cluster.origin.get(CRDS, ('', crd['metadata']['name']))
+        conversion = crd['spec'].get('conversion') or {}
+        return base is not None and conversion.get('strategy') == 'Webhook' and (
+            base['spec'].get('conversion') == conversion)

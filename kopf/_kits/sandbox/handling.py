@@ -13,13 +13,13 @@ from typing import NoReturn
 from aiohttp import web
 
 from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watches
-from kopf._kits.sandbox.access import Access
+from kopf._kits.sandbox.access import STORED, Access
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.dispatching import Dispatcher, check_route
 from kopf._kits.sandbox.faults import Action, Faults
 from kopf._kits.sandbox.openapi import Documents
 from kopf._kits.sandbox.requests import Address, Request, Target, User
-from kopf._kits.sandbox.statuses import APIError, Expired, NoPage, NotFound
+from kopf._kits.sandbox.statuses import APIError, Expired, Forbidden, NoPage, NotFound
 from kopf._kits.sandbox.watches import Watch, Watches
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,9 @@ class Handler:
         path, _, query_text = http.raw_path.partition('?')
         query = requests.parse_query(query_text)
         user = self._access.authenticate(http)
+        if not user.is_master:
+            with contextlib.suppress(Forbidden):  # then, only the roles of the sandbox count
+                await self._cluster.origin.fetch(*STORED)
         address = requests.parse_address(path)
         if address is None or not address.plural:
             return await self._elsewhere(http, path, query, address, user)
@@ -99,6 +102,8 @@ class Handler:
             subresource=address.subresource, namespace=namespace, name=name)
         self._access.authorize(user, target)
         kind = self._cluster.kinds.get(address.group, address.version, address.plural)
+        if kind is None:
+            self._cluster.origin.miss(address.group, address.version, address.plural)
         if kind is None or (address.namespace and not kind.namespaced):
             if any(other.group == address.group and not other.custom
                    for other in self._cluster.kinds):
@@ -170,6 +175,7 @@ class Handler:
     async def _watch(
             self, http: web.BaseRequest, request: Request, target: Target,
     ) -> web.StreamResponse:
+        await self._cluster.origin.prepare(request)
         watch = Watch(self._cluster, request)
         response = web.StreamResponse(headers={**HEADERS, 'Content-Type': JSON})
         response.enable_chunked_encoding()

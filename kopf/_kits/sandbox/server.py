@@ -23,6 +23,7 @@ from kopf._kits.sandbox.handling import Handler
 from kopf._kits.sandbox.kinds import DATA
 from kopf._kits.sandbox.requests import ADMIN, Target, User
 from kopf._kits.sandbox.tls import Certificates, encoded
+from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.sandbox.watches import Watches
 from kopf._kits.sandbox.writing import Writer
 
@@ -40,6 +41,7 @@ class Sandbox(Direct):
     :param tls: whether to serve HTTPS, with certificates made for this run. Otherwise, HTTP.
     :param state: the file from which to load the objects, and in which to save them. Default: none.
     :param load: YAML files with objects to apply at the start.
+    :param upstream: the cluster whose objects are here, too. Default: none.
     :param history: the number of the latest changes to keep for watches and for pages of lists.
     """
 
@@ -51,8 +53,12 @@ class Sandbox(Direct):
             tls: bool = False,
             state: Path | None = None,
             load: Sequence[Path] = (),
+            upstream: Upstream | None = None,
             history: int = 10_000,
     ) -> None:
+        if upstream is not None and state is not None:
+            raise ValueError("A sandbox with an upstream has no state: it depends on the upstream.")
+        self.upstream: Upstream | None = upstream
         self.faults: Faults = Faults()
         self._host = host
         self._port = port
@@ -97,7 +103,10 @@ class Sandbox(Direct):
         listeners = self._cluster.store.listeners
         listeners[:] = [self._definitions.hear, self._collector.hear]
         try:
-            if self._keeper is not None and self._keeper.load():
+            if self.upstream is not None:
+                await self.upstream.start(self._cluster)
+                self._cluster.store.compact()
+            elif self._keeper is not None and self._keeper.load():
                 self._definitions.restore()
                 self._collector.restore()
             else:
@@ -162,6 +171,8 @@ class Sandbox(Direct):
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        if self.upstream is not None:
+            await self.upstream.stop()
 
     def add_user(self, name: str, listener: Callable[[Target, bool], None]) -> str:
         """

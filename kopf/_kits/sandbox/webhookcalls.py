@@ -16,6 +16,7 @@ from kopf._kits.sandbox.cluster import NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.storage import Entry
 
 GROUP = 'admissionregistration.k8s.io'
 MUTATING: Resource = (GROUP, 'mutatingwebhookconfigurations')
@@ -162,5 +163,12 @@ class Webhooks:
         if resource not in self._known:
             self._known[resource] = [
                 Webhook(config) for entry in self._cluster.store.select(resource)
-                for config in entry.decode().get('webhooks') or ()]
+                for config in self._find_own(resource, entry)]
         return self._known[resource]
+
+    def _find_own(self, resource: Resource, entry: Entry) -> list[Mapping[str, Any]]:
+        """Find the webhooks that can be called: those of the origin would have effects there."""
+        base = self._cluster.origin.get(resource, entry.key) or {}
+        theirs = [config.get('clientConfig') for config in base.get('webhooks') or ()]
+        return [config for config in entry.decode().get('webhooks') or ()
+                if config.get('clientConfig') not in theirs]

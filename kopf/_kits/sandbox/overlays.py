@@ -1,0 +1,262 @@
+"""
+Overlays: what requests have changed here, over the objects of another cluster, the upstream.
+
+The store has the objects as clients see them. Of each object that a request has changed, created,
+or deleted, the overlay keeps the *base*: the object as it is upstream. All other objects are the
+same as upstream, and need nothing here.
+"""
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kopf._kits.sandbox import objects, schemas
+from kopf._kits.sandbox.applying import rebasing
+from kopf._kits.sandbox.cluster import NAMESPACES, Cluster, key_of, stored_resource
+from kopf._kits.sandbox.deleting import is_released
+from kopf._kits.sandbox.kinds import Kind, Resource
+from kopf._kits.sandbox.schemas import nodes
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj
+from kopf._kits.sandbox.storage import Change, Entry, Key
+
+logger = logging.getLogger(__name__)
+
+Item = tuple[Resource, Key]
+
+MANAGERS = nodes.Schema({
+    'x-kubernetes-list-type': 'map',
+    'x-kubernetes-list-map-keys': ['manager', 'operation', 'subresource', 'apiVersion'],
+    'items': {'properties': {'fieldsV1': {}}}})
+"""The schema by which managed fields are merged; in that of the API, they are one value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """
+    An object that differs from the upstream, by its kind, and its key: the namespace and the name.
+
+    ``base`` is the object as it is upstream, or `None` if it was created here; ``local`` is the
+    object as it is here, or `None` if it was deleted here.
+    """
+    kind: Kind
+    key: Key
+    base: Obj | None
+    local: Obj | None
+
+
+class Overlay:
+    """Follows the upstream by `replace`, `accept`, `lose`; and what requests do, by `hear`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._store = cluster.store
+        self.is_speaking = False
+        """Whether the present change of the store is of the upstream."""
+        self._bases: dict[Item, Entry | None] = {}
+        """What requests have touched, as it is upstream; None if it does not exist there."""
+        self._deleted: set[str] = set()
+        """The uids of what requests have deleted."""
+        self._kinds: dict[Resource, Kind] = {}
+        """The kinds with the versions in which objects come from upstream."""
+
+    def hear(self, change: Change) -> None:
+        """Note a change of the store by a request."""
+        if self.is_speaking:
+            return
+        item = change.resource, change.new.key
+        base = self._bases.setdefault(item, change.old)
+        if change.type != 'DELETED':
+            return
+        self._deleted.add(change.new.uid)
+        if base is None:
+            del self._bases[item]
+        elif base.uid not in self._deleted:  # it has the name of what was deleted
+            del self._bases[item]
+            asyncio.get_running_loop().call_soon(  # after all others have heard of the deletion
+                self.accept, self._kinds[change.resource], base.decode())
+
+    # What the upstream tells.
+
+    def replace(self, kind: Kind, namespace: str, objs: Iterable[Obj]) -> None:
+        """Take all objects of a kind, in the namespace or (if it is empty) in the cluster."""
+        resource = stored_resource(kind)
+        present = set()
+        for obj in objs:
+            self.accept(kind, obj)
+            present.add(key_of(obj))
+        known = [entry.key for entry in self._store.select(resource, namespace)]
+        known += [key for other, key in self._bases if other == resource]
+        for key in known:
+            if key not in present and (not namespace or key[0] == namespace):
+                self.lose(resource, key)
+
+    def accept(self, kind: Kind, new: Obj) -> None:
+        """Take an object that is created or changed, or that exists."""
+        resource = stored_resource(kind)
+        self._kinds[resource] = kind
+        item = resource, key_of(new)
+        base, local = self._bases.get(item), self._store.get(*item)
+        entry = Entry(item[1], new['metadata']['uid'], 0, objects.encode_object(kind, new),
+                      new['metadata'].get('labels'))
+        known = local if item not in self._bases else base
+        if known is not None and known.uid != entry.uid:
+            self.lose(*item)  # it was created again
+            local = self._store.get(*item)
+        if base is not None and base.uid == entry.uid:
+            self._bases[item] = entry
+            if local is not None and local.uid == entry.uid:
+                self._rebase(item, base, entry, local)
+        elif item in self._bases:
+            logger.warning(f"The upstream has created {_describe(item)}, which exists here: "
+                           f"what is here stays.")
+            self._bases[item] = entry
+        elif local is None and self._is_lost(*item):
+            self._bases[item] = entry
+            self._deleted.add(entry.uid)
+        elif local is None or _strip(local.decode()) != _strip(new):
+            self._put(kind, new)
+
+    def lose(self, resource: Resource, key: Key) -> None:
+        """Take note that an object does not exist upstream."""
+        item = resource, key
+        local = self._store.get(*item)
+        base = self._bases.get(item, local)
+        if local is None:
+            self._bases.pop(item, None)
+        elif base is None or base.uid != local.uid:
+            self._bases[item] = None
+        else:
+            obj, theirs = local.decode(), base.decode()['metadata'].get('finalizers') or ()
+            finalizers = obj['metadata'].get('finalizers') or ()
+            own = [finalizer for finalizer in finalizers if finalizer not in theirs]
+            self._bases.pop(item, None)
+            if own:
+                self._bases[item] = None
+                obj['metadata']['finalizers'] = own
+                obj['metadata'].setdefault('deletionTimestamp', self._cluster.now())
+                self._put(self._find_kind(resource, obj), obj)
+            else:
+                self._remove(item)
+
+    def _rebase(self, item: Item, base: Entry, new: Entry, local: Entry) -> None:
+        try:
+            kind = self._cluster.kind(item[0])
+            before, theirs, ours = (self._cluster.load(kind, each) for each in (base, new, local))
+        except (NotFound, objects.Pending):
+            return  # if a webhook converts it here, nothing of it can be merged
+        made = rebase(kind, before, theirs, ours)
+        if _reduce(made) == _reduce(theirs):
+            del self._bases[item]
+            self._put(self._kinds[item[0]], new.decode())
+        elif is_released(kind, made):
+            self._deleted.add(local.uid)
+            self._remove(item)
+        elif made != ours:
+            self._put(kind, made)
+
+    def _is_lost(self, resource: Resource, key: Key) -> bool:
+        """Whether the definition or the namespace was deleted here that the object depends on."""
+        base = self._bases.get((NAMESPACES, ('', key[0])))
+        return not self._cluster.kinds.of_resource(*resource) or (
+            base is not None and base.uid in self._deleted
+            and self._cluster.namespace(key[0]) is None)
+
+    def _find_kind(self, resource: Resource, obj: Obj) -> Kind:
+        """The kind with the version in which the object is stored."""
+        named = self._cluster.kinds.named(obj['apiVersion'], obj['kind'])
+        return named or self._kinds[resource]
+
+    def _put(self, kind: Kind, obj: Obj) -> None:
+        """Store an object in this version, as if it had been stored long ago."""
+        with self._speak():
+            try:
+                self._store.put(
+                    stored_resource(kind), key_of(obj), obj,
+                    lambda stored: objects.encode_object(kind, stored))
+            except APIError as e:
+                logger.warning(f"{kind.kind} {'/'.join(filter(None, key_of(obj)))} of the "
+                               f"upstream cannot be stored here: {e}")
+
+    def _remove(self, item: Item) -> None:
+        with self._speak():
+            self._store.remove(*item, lambda obj: objects.encode_object(
+                self._find_kind(item[0], obj), obj))
+
+    @contextlib.contextmanager
+    def _speak(self) -> Iterator[None]:
+        was_speaking, self.is_speaking = self.is_speaking, True
+        try:
+            yield
+        finally:
+            self.is_speaking = was_speaking
+
+    # What others ask.
+
+    def get(self, resource: Resource, key: Key) -> Obj | None:
+        """Get the object as it is upstream; None if it does not exist there, as far as is known."""
+        item = resource, key
+        entry = self._bases[item] if item in self._bases else self._store.get(*item)
+        return None if entry is None else entry.decode()
+
+    def is_waiting_for(self, resource: Resource, dependent: Entry, uid: str) -> bool:
+        """
+        Whether the deletion of a dependent, whose owner is absent, is left to the upstream.
+
+        The upstream has deleted the owner, or is about to tell of it.
+        """
+        item = resource, dependent.key
+        return uid not in self._deleted and (
+            item not in self._bases or self._bases[item] is not None)
+
+    def find_differences(self) -> list[Difference]:
+        """Find all objects that differ, in the order of their resources and keys."""
+        found = []
+        for (resource, key), base in sorted(self._bases.items(), key=lambda item: item[0]):
+            entry = self._store.get(resource, key)
+            theirs = None if base is None else base.decode()
+            ours = None if entry is None else entry.decode()
+            if theirs is not None and (
+                    'deletionTimestamp' in theirs['metadata'] if ours is None else
+                    _reduce(theirs) == _reduce(ours)):
+                continue
+            found.append(Difference(self._kinds.get(resource) or self._cluster.kind(resource),
+                                    key, theirs, ours))
+        return found
+
+
+def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:
+    """What the local object becomes when its base becomes new; all are of this kind."""
+    states = base, new, local
+    made: Obj = rebasing.rebase(schemas.typed_schema_of(kind), *map(_reduce, states))
+    metadata = made['metadata']
+    managers = rebasing.rebase(MANAGERS, *(
+        state['metadata'].get('managedFields', rebasing.ABSENT) for state in states))
+    if managers is not rebasing.ABSENT:
+        metadata['managedFields'] = managers
+    generations = [state['metadata'].get('generation', 0) for state in (new, local)]
+    if any(generations):
+        is_changed = _get_content(made) != _get_content(local)
+        metadata['generation'] = max(generations) + is_changed
+    metadata['resourceVersion'] = local['metadata']['resourceVersion']
+    return made
+
+
+def _get_content(obj: Obj) -> Obj:
+    return {key: value for key, value in obj.items() if key not in ('metadata', 'status')}
+
+
+def _strip(obj: Obj, *fields: str) -> Obj:
+    """The object without its version, which is another one here, and without these fields."""
+    return {**obj, 'metadata': {
+        key: value for key, value in obj['metadata'].items()
+        if key not in ('resourceVersion', *fields)}}
+
+
+def _reduce(obj: Obj) -> Obj:
+    return _strip(obj, 'managedFields', 'generation')
+
+
+def _describe(item: Item) -> str:
+    (_, plural), key = item
+    return f"{plural} {'/'.join(filter(None, key))}"
