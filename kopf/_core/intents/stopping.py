@@ -28,9 +28,6 @@ class DaemonStoppingReason(enum.Flag):
     RESOURCE_DELETED = enum.auto()
     """The object is being deleted, or is gone."""
 
-    RESOURCE_PAUSED = enum.auto()
-    """Somebody has paused the object."""
-
     OPERATOR_PAUSING = enum.auto()
     """The operator is paused in favour of another operator of the peering."""
 
@@ -49,6 +46,9 @@ class DaemonStoppingReason(enum.Flag):
 
     DAEMON_ABANDONED = enum.auto()
     """The last stage: the handler did not exit, and Kopf does not wait for it any more."""
+
+    RESOURCE_PAUSED = enum.auto()  # the others have the values of Kopf 1
+    """A reason, too: somebody has paused the object."""
 
 
 _events_lock = threading.Lock()
