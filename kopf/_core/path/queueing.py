@@ -178,7 +178,7 @@ class WorkQueue:
             if not item.inbox.is_packed:
                 self.packer.add(item.inbox)
 
-    def interrupt(self, what: str = "being handled") -> None:
+    def interrupt(self) -> None:
         """
         Interrupt the running handlers, as another replica will call them again.
 
@@ -186,7 +186,8 @@ class WorkQueue:
         """
         calling = [task for item, task in self._workers.items() if item.phase is Phase.CALLING]
         if calling:
-            logger.warning(f"{len(calling)} objects are {what}; interrupting their handlers.")
+            logger.warning(
+                f"{len(calling)} objects are being handled; interrupting their handlers.")
         for task in calling:
             task.cancel()
 
@@ -321,7 +322,11 @@ class WorkQueue:
             if patience is None:
                 patience = self.settings.queueing.exit_timeout
             await asyncio.wait(self._workers.values(), timeout=patience)
-        self.interrupt("still being handled")
+        if calling := [task for item, task in self._workers.items() if item.phase is Phase.CALLING]:
+            logger.warning(
+                f"{len(calling)} objects are still being handled; interrupting their handlers.")
+            for task in calling:
+                task.cancel()
         if self._workers:
             # If the event loop was blocked until the deadline, some writes only begin now.
             left = deadline - LAST_ATTEMPT - asyncio.get_running_loop().time()
