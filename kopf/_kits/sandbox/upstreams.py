@@ -21,7 +21,7 @@ from kopf._cogs.clients import api, errors, httpsessions, listing, scanning, vau
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import ratelimits
 from kopf._cogs.logins import kubeconfigs, serviceaccounts
-from kopf._cogs.structs import bodies, credentials, references
+from kopf._cogs.structs import credentials, references
 from kopf._kits.sandbox import crds, requests
 from kopf._kits.sandbox.cluster import (
     CRDS,
@@ -32,7 +32,7 @@ from kopf._kits.sandbox.cluster import (
     stored_resource,
 )
 from kopf._kits.sandbox.kinds import Kind, Resource
-from kopf._kits.sandbox.overlays import Difference, Overlay
+from kopf._kits.sandbox.overlays import Difference, Overlay, make_entry
 from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj
 from kopf._kits.sandbox.storage import Change, Entry, Key
 
@@ -44,8 +44,8 @@ BURST, RATE = 100, 50
 """How many requests are sent to the upstream at once, and how many per second after that."""
 
 UNOWNED: Collection[Resource] = [
-    ('', 'events'), ('events.k8s.io', 'events'), ('coordination.k8s.io', 'leases')]
-"""What is never looked at for dependents: there are many of them, and they have no owners."""
+    ('', 'endpoints'), ('', 'events'), ('coordination.k8s.io', 'leases')]
+"""What is never looked at for dependents: there are many of these, and they have no owners."""
 
 _verb_var: contextvars.ContextVar[str] = contextvars.ContextVar('verb_var')
 
@@ -56,7 +56,7 @@ class Upstream(Origin):
 
     Clients of the sandbox read the objects of the cluster, and their writes stay in the sandbox. To
     the cluster, only GET requests are sent, at most 50 per second after the first 100. An upstream
-    is for one sandbox. See "Use the objects of a cluster" in the documentation.
+    is for one sandbox. See "Use the sandbox" in the documentation.
 
     :param origin: the credentials. Default: those of the kubeconfig; in a pod, those of the service
         account.
@@ -123,10 +123,11 @@ class Upstream(Origin):
         except Forbidden as e:
             name = await self._call(self._link.find_namespace)
             logger.warning(f"Only the namespace {name!r} is served: {e}")
-            self._overlay.accept(cluster.kind(NAMESPACES), {
-                'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {
+            kind = cluster.kind(NAMESPACES)
+            self._overlay.accept(kind, make_entry(kind, {
+                'metadata': {
                     'name': name, 'uid': cluster.new_uid(), 'creationTimestamp': cluster.now()},
-                'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}})
+                'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}}))
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -243,7 +244,8 @@ class _Reader(api.Client):
     """The only way to the upstream: it sends GET requests, limits their rate, and counts them."""
 
     def __init__(self, vault: vaults.Vault, count: collections.Counter[str]) -> None:
-        super().__init__(credentials=vault, settings=configuration.OperatorSettings())
+        super().__init__(
+            credentials=vault, settings=configuration.OperatorSettings(), logger=logger)
         now = asyncio.get_running_loop().time()
         self._bucket = ratelimits.TokenBucket(burst=BURST, period=1 / RATE, now=now)
         self.count_requests(lambda *_: count.update([_verb_var.get()]))
@@ -364,7 +366,7 @@ class _Link:
     async def _watch(self, mirror: '_Mirror') -> None:
         options: Any = {
             'settings': self.client.settings, 'resource': mirror.resource,
-            'namespace': mirror.place, 'sink': mirror}
+            'namespace': mirror.place, 'sink': mirror, 'logger': logger}
         try:
             try:
                 await watching.watch(
@@ -395,13 +397,13 @@ class _Mirror(watching.Sink):
         self._kind = kind
         self._namespace = namespace
         self._post = post
-        self._listed: list[Any] = []
+        self._listed: list[Entry] = []
 
     def begin(self, *, restored: bool) -> None:
         self._listed = []
 
-    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
-        self._listed.append(body)
+    def listed(self, body: Any, packed: bytes | None = None) -> None:
+        self._listed.append(make_entry(self._kind, body))  # which takes less memory
 
     def end(self) -> None:
         kind, namespace, listed = self._kind, self._namespace, self._listed
@@ -421,7 +423,8 @@ class _Mirror(watching.Sink):
         if type == 'DELETED':
             self._post(lambda overlay: overlay.lose(stored_resource(kind), key_of(body)))
         else:
-            self._post(lambda overlay: overlay.accept(kind, body))
+            entry = make_entry(kind, body)
+            self._post(lambda overlay: overlay.accept(kind, entry))
 
 
 def _make_vault(
