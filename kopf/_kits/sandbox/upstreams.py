@@ -43,6 +43,9 @@ T = TypeVar('T')
 BURST, RATE = 100, 50
 """How many requests are sent to the upstream at once, and how many per second after that."""
 
+BACKOFFS = (1, 2, 4)
+"""The pauses (seconds) between the attempts of a list, if nothing is followed."""
+
 UNOWNED: Collection[Resource] = [
     ('', 'endpoints'), ('', 'events'), ('coordination.k8s.io', 'leases')]
 """What is never looked at for dependents: there are many of these, and they have no owners."""
@@ -76,8 +79,7 @@ class Upstream(Origin):
         super().__init__()
         self.requests: collections.Counter[str] = collections.Counter()
         """The number of requests to the cluster by verbs: ``get``, ``list``, ``watch``."""
-        self._follow = follow
-        self._link = _Link(_make_vault(origin, context), self.requests)
+        self._link = _Link(_make_vault(origin, context), self.requests, follow=follow)
         self._served: dict[tuple[str, str, str], references.Resource] = {}
         self._missed: set[tuple[str, str, str]] = set()
         self._opening: dict[Resource, asyncio.Task[None]] = {}
@@ -187,10 +189,9 @@ class Upstream(Origin):
     async def _mirror(self, resource: Resource) -> None:
         try:
             kind = self._find(resource)
+            existing = [entry.key[1] for entry in self._cluster.store.select(NAMESPACES)]
             namespaces = None if kind is None else await self._call(functools.partial(
-                self._link.read, kind, [key_of(entry.decode())[1] for entry in
-                                        self._cluster.store.select(NAMESPACES)],
-                self._post, follow=self._follow))
+                self._link.read, kind, existing, self._post))
         except BaseException:
             del self._opening[resource]  # the next request tries it again
             raise
@@ -243,9 +244,11 @@ class Upstream(Origin):
 class _Reader(api.Client):
     """The only way to the upstream: it sends GET requests, limits their rate, and counts them."""
 
-    def __init__(self, vault: vaults.Vault, count: collections.Counter[str]) -> None:
-        super().__init__(
-            credentials=vault, settings=configuration.OperatorSettings(), logger=logger)
+    def __init__(
+            self, vault: vaults.Vault, settings: configuration.OperatorSettings,
+            count: collections.Counter[str],
+    ) -> None:
+        super().__init__(credentials=vault, settings=settings, logger=logger)
         now = asyncio.get_running_loop().time()
         self._bucket = ratelimits.TokenBucket(burst=BURST, period=1 / RATE, now=now)
         self.count_requests(lambda *_: count.update([_verb_var.get()]))
@@ -276,9 +279,15 @@ Post = Callable[[Callable[[Overlay], None]], None]
 class _Link:
     """A thread with an event loop, in which all requests to the upstream are sent."""
 
-    def __init__(self, vault: vaults.Vault, count: collections.Counter[str]) -> None:
+    def __init__(
+            self, vault: vaults.Vault, count: collections.Counter[str], *, follow: bool,
+    ) -> None:
         self._vault = vault
         self._count = count
+        self._follow = follow
+        self._settings = configuration.OperatorSettings()
+        if not follow:
+            self._settings.networking.error_backoffs = BACKOFFS
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._live()), name='upstream', daemon=True)
         self._ready = threading.Event()
@@ -299,7 +308,7 @@ class _Link:
 
     async def _live(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        self.client = _Reader(self._vault, self._count)
+        self.client = _Reader(self._vault, self._settings, self._count)
         async with self.client:
             self._ready.set()
             await self._over.wait()
@@ -318,7 +327,7 @@ class _Link:
         return (await self._vault.obtain()).default_namespace or 'default'
 
     async def read(
-            self, kind: Kind, namespaces: Collection[str], post: Post, *, follow: bool,
+            self, kind: Kind, namespaces: Collection[str], post: Post,
     ) -> Collection[str] | None:
         """
         List the objects, and begin to watch them, in all namespaces, or else where it is allowed.
@@ -326,14 +335,14 @@ class _Link:
         :returns: where it is allowed; None if in all namespaces.
         """
         try:
-            await self._read(kind, '', post, follow)
+            await self._read(kind, '', post)
             return None
         except errors.APIForbiddenError as e:
             refusal = e
         allowed = []
         for namespace in namespaces if kind.namespaced else ():
             try:
-                await self._read(kind, namespace, post, follow)
+                await self._read(kind, namespace, post)
                 allowed.append(namespace)
             except errors.APIForbiddenError:
                 pass
@@ -342,12 +351,12 @@ class _Link:
         logger.info(f"{kind.plural} are read in {', '.join(allowed)} only: {refusal}")
         return allowed
 
-    async def _read(self, kind: Kind, namespace: str, post: Post, follow: bool) -> None:
+    async def _read(self, kind: Kind, namespace: str, post: Post) -> None:
         mirror = _Mirror(kind, namespace, post)
-        if not follow:
+        if not self._follow:
             async for page in listing.list_objects(
                     self.client, resource=mirror.resource, namespace=mirror.place,
-                    settings=self.client.settings, skip=lambda body, reason: logger.warning(
+                    settings=self._settings, skip=lambda body, reason: logger.warning(
                         f"{kind.kind} {body['metadata']['name']} is left out: {reason}")):
                 if page.restarted:
                     mirror.begin(restored=False)
@@ -365,7 +374,7 @@ class _Link:
 
     async def _watch(self, mirror: '_Mirror') -> None:
         options: Any = {
-            'settings': self.client.settings, 'resource': mirror.resource,
+            'settings': self._settings, 'resource': mirror.resource,
             'namespace': mirror.place, 'sink': mirror, 'logger': logger}
         try:
             try:
