@@ -134,8 +134,11 @@ async def test_definitions_come_and_go_with_those_of_the_upstream(there, over):
             except NotFound:
                 return True
 
+        async def is_settled():  # the objects can go here before the upstream has deleted them
+            return here.upstream.changes() == []
+
         await until(is_gone)
-        assert here.upstream.changes() == []
+        await until(is_settled)
         await there.load(CRD)
         await there.create(toy('two'))
 
