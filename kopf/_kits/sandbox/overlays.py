@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kopf._kits.sandbox import objects, schemas
 from kopf._kits.sandbox.applying import rebasing
-from kopf._kits.sandbox.cluster import NAMESPACES, Cluster, key_of, stored_resource
+from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, key_of, stored_resource
 from kopf._kits.sandbox.deleting import is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.schemas import nodes
@@ -155,10 +155,11 @@ class Overlay:
 
     def _is_lost(self, resource: Resource, key: Key) -> bool:
         """Whether the definition or the namespace was deleted here that the object depends on."""
-        base = self._bases.get((NAMESPACES, ('', key[0])))
-        return not self._cluster.kinds.of_resource(*resource) or (
-            base is not None and base.uid in self._deleted
-            and self._cluster.namespace(key[0]) is None)
+        group, plural = resource
+        needed = (CRDS, ('', f'{plural}.{group}')), (NAMESPACES, ('', key[0]))
+        return any(
+            (base := self._bases.get(item)) is not None and base.uid in self._deleted
+            and self._store.get(*item) is None for item in needed)
 
     def _find_kind(self, resource: Resource, obj: Obj) -> Kind:
         """The kind with the version in which the object is stored."""
