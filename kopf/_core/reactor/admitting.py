@@ -154,13 +154,12 @@ class Admission:
                 if hasattr(type(server), '__aenter__'):
                     server = await stack.enter_async_context(server)
                 if isinstance(server, sites.SitedServer):
-                    server.site = self._site
+                    server.settle(self._site)
                 iterator: AsyncIterator[reviews.WebhookClientConfig] = server(fn)
                 if hasattr(iterator, 'aclose'):
                     stack.push_async_callback(iterator.aclose)
                 async for client_config in iterator:
-                    self._site.config = client_config
-                    self._changed.set()
+                    self._site.reach(client_config)
         except Exception as e:
             raise activities.ActivityError(
                 f"The webhook server has failed: {e or repr(e)}", {}) from e

@@ -42,6 +42,11 @@ class Site:
     def helps(self) -> bool:
         return self.is_helping and not self.is_writer
 
+    def reach(self, config: reviews.WebhookClientConfig) -> None:
+        """Take by which the API server reaches the server from now on."""
+        self.config = config
+        self.wake()
+
     def assign(self, *, is_writer: bool) -> None:
         """Change the writer: what others have written in between is not known."""
         self.is_writer, self.placed = is_writer, None
@@ -61,5 +66,8 @@ class Site:
 
 
 class SitedServer:
-    """A webhook server that needs the site: the operator sets it before it calls the server."""
+    """A webhook server that needs the site: the operator settles it there before it calls it."""
     site: Site | None = None
+
+    def settle(self, site: Site) -> None:
+        self.site = site
