@@ -40,8 +40,9 @@ def load_real_config() -> Object:
 
 
 @pytest.fixture(scope='session', params=[
-    'sandbox', 'upstream', 'filled', *(
-        pytest.param(name, marks=pytest.mark.e2e) for name in ('real', 'upstream-real'))])
+    'sandbox', 'filled', *(
+        pytest.param(name, marks=pytest.mark.e2e)
+        for name in ('real', 'upstream', 'upstream-real'))])
 def config(request: pytest.FixtureRequest) -> Iterator[Object]:
     """The kubeconfig of the server, with the contexts "admin" and "plain"."""
     if request.param == 'real':
