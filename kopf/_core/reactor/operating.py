@@ -74,6 +74,7 @@ class Options:
     vault: vaults.Vault | None = None
     memo: object | None = None
     _command: Coroutine[None, None, None] | None = None
+    _observer: observers.Observer | None = None
 
     def __post_init__(self) -> None:
         if self.namespace is not None:

@@ -62,7 +62,9 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     core = options._command
     if core is None:
         # Made in the context of its task: the operator's context variables must not leak from here.
-        core = context.run(operating.Operator, options, settings=settings, underway=underway).run()
+        core = context.run(
+            operating.Operator, options, settings=settings, underway=underway,
+            observer=options._observer).run()
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
@@ -111,6 +113,7 @@ async def operator(**parameters: Any) -> None:
         internal ones.
     :param memories: ignored; accepted for compatibility.
     :param _command: a coroutine to run instead of the operator. Internal.
+    :param _observer: what is notified of attempts and writes. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.
