@@ -5,40 +5,45 @@ Requests are served in other tasks than they are sent in. So, the handler is fou
 (`contextvars`) in which the request was written: there, the handler runs, or Kopf writes what the
 handlers have left.
 """
+import asyncio
 import contextvars
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Sequence
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
 from kopf._core.intents import causes, handlers
 
-
-@dataclasses.dataclass(eq=False)
-class Work:
-    """What is done for one object: its handlers that have been called."""
-    place: str
-    done: dict[str, None] = dataclasses.field(default_factory=dict)
+FRESH = (handlers.SpawningHandler, handlers.ReconcilingHandler)
+"""The handlers whose writes follow at once, so that no earlier handlers are behind them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """The error with which the latest attempt of a handler has ended for an object."""
+    """The error with which the last attempt of a handler has ended for an object."""
     handler: str
     place: str
+    """The object: ``kopfexamples.kopf.dev default/example``."""
     message: str
+
+
+@dataclasses.dataclass(eq=False)
+class Work:
+    """What is done for one object: the handlers that have been called."""
+    place: str
+    called: dict[str, None] = dataclasses.field(default_factory=dict)
 
 
 work_var: contextvars.ContextVar[Work | None] = contextvars.ContextVar('work_var', default=None)
 handler_var: contextvars.ContextVar[str | None] = contextvars.ContextVar(
     'handler_var', default=None)
-"""The handler that is running in this context."""
+"""The handler that runs in this context."""
 
 
-def find_handlers(context: contextvars.Context) -> Collection[str]:
-    """Name the handlers that are behind what is written in this context; none if it is Kopf."""
+def find_handlers(context: contextvars.Context) -> Sequence[str]:
+    """Name the handlers that are behind what is done in this context; none if it is Kopf itself."""
     running, work = context.get(handler_var), context.get(work_var)
-    return [running] if running is not None else [] if work is None else list(work.done)
+    return [running] if running is not None else [] if work is None else list(work.called)
 
 
 class Attribution(observers.Observer):
@@ -47,21 +52,20 @@ class Attribution(observers.Observer):
     def __init__(self) -> None:
         super().__init__()
         self.failures: dict[str, Failure] = {}
-        """By the names of the handlers and the objects."""
-        self.delay = 0.0
-        """The longest delay (seconds) until a handler is called again."""
+        """By the handlers with their objects."""
+        self.due = 0.0
+        """Until when (the time of the loop) failed handlers are to be called again."""
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
     ) -> observers.Ended[progression.Outcome]:
-        place = ''
+        place = name = ''
         if isinstance(cause, causes.ResourceCause):
             place = describe(cause.resource, cause.body)
         name = f"{handler.id} for {place}" if place else str(handler.id)
-        work = work_var.get()
-        if work is None or work.place != place or isinstance(handler, handlers.SpawningHandler):
-            work = Work(place)
-            work_var.set(work)
+        known = work_var.get()
+        work = Work(place) if known is None or isinstance(handler, FRESH) else known
+        work_var.set(work)
         parent = handler_var.get()
         handler_var.set(name)
 
@@ -69,14 +73,15 @@ class Attribution(observers.Observer):
                 outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
         ) -> None:
             handler_var.set(parent)
-            work.done[name] = None
+            work.called[name] = None
             self.failures.pop(name, None)
             if outcome is None:
                 return
-            self.delay = max(self.delay, outcome.delay or 0.0)
+            self.due = max(self.due, asyncio.get_running_loop().time() + (outcome.delay or 0.0))
             if outcome.exception is not None and not outcome.waiting:
                 self.failures[name] = Failure(
                     str(handler.id), place, outcome.message or repr(outcome.exception))
+
         return end
 
     passage = observers.Observer.passage  # not notified
@@ -90,6 +95,7 @@ class Attribution(observers.Observer):
 
 
 def describe(resource: references.Resource, raw: bodies.RawBody | bodies.Body) -> str:
-    """Name an object: ``kopfexamples default/example``."""
+    """Name an object: ``kopfexamples.kopf.dev default/example``."""
     metadata = raw['metadata']
-    return f"{resource.plural} {'/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))}"
+    name = '/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))
+    return f"{'.'.join(filter(None, (resource.plural, resource.group)))} {name}"

@@ -34,7 +34,7 @@ from kopf._core.reactor import shutdown
 from kopf._kits.sandbox import faults, requests
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import APIError, Obj
 from kopf._kits.sandbox.storage import Change
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import apis, clients, operators, processes, reporting, snapshots
@@ -315,13 +315,18 @@ class Run:
     async def start(self, name: str = '', **options: Any) -> None:
         """Start the operator, or another replica of it, with these options instead of others."""
         process = processes.Process(name, self.loop)
-        operator = self._api.operator(*self.setup.sources, **{**self.setup.options, **options})
-        operator.is_fresh = True
+        operator = self.make_operator(**{**self.setup.options, **options})
         self._replicas.append(Replica(process, operator))
         task = process.run(lambda: self.loop.create_task(operator.start()))
         await asyncio.wait([task])
         if process.alive:
             task.result()
+
+    def make_operator(self, **options: Any) -> operators.Operator:
+        """Make the operator, or another replica of it."""
+        operator = self._api.operator(*self.setup.sources, **options)
+        operator.is_fresh = True
+        return operator
 
     def kill(self) -> None:
         """Kill the operator as ``kill -9`` does."""
@@ -385,6 +390,9 @@ class Run:
         number = self._numbers.pop(id(target), None)
         return None if number is None or not self._is_write(target) else self.hit_response(number)
 
+    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
+        """Note a request that the API has refused."""
+
     def _is_write(self, target: requests.Target) -> bool:
         return (
             not self._is_over and target.verb in WRITES and self._is_own(processes.peer.get())
@@ -427,6 +435,16 @@ class ObservedSandbox(Sandbox):
     def __init__(self, run: Run, *, upstream: Upstream | None) -> None:
         super().__init__(upstream=upstream)
         self.faults = _Faults(run)
+        self._run = run
+        self._answer_to, self._dispatcher.dispatch = (  # type: ignore[method-assign]
+            self._dispatcher.dispatch, self._observe)
+
+    async def _observe(self, request: requests.Request) -> tuple[int, bytes]:
+        try:
+            return await self._answer_to(request)
+        except APIError as e:
+            self._run.hear_refusal(request, e)
+            raise
 
     @property
     def revision(self) -> int:

@@ -158,7 +158,8 @@ def _choose_specs(
 
     from kopf._kits.testing import specs
     if chosen is None:
-        return specs.make_strategy(specs.find_schema(asyncio.run(_find_definition(setup, resource))))
+        definition = asyncio.run(_find_definition(setup, resource))
+        return specs.make_strategy(specs.find_schema(definition))
     return st.sampled_from(chosen) if isinstance(chosen, Sequence) else chosen
 
 
