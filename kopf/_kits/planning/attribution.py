@@ -77,7 +77,9 @@ class Attribution(observers.Observer):
             self.failures.pop(name, None)
             if outcome is None:
                 return
-            self.due = max(self.due, asyncio.get_running_loop().time() + (outcome.delay or 0.0))
+            if not outcome.final:
+                now = asyncio.get_running_loop().time()
+                self.due = max(self.due, now + (outcome.delay or 0.0))
             if outcome.exception is not None and not outcome.waiting:
                 self.failures[name] = Failure(
                     str(handler.id), place, outcome.message or repr(outcome.exception))
