@@ -812,7 +812,8 @@ def plan(
     """
     from kopf._kits.planning import planning, rendering  # only for this command
     try:
-        made = planning.plan(*paths, *modules, origin=__controls.vault, **options)
+        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not the plan
+            made = planning.plan(*paths, *modules, origin=__controls.vault, **options)
     except loaders.LoadingError as e:
         raise _describe(e) from e
     except (credentials.LoginError, activities.ActivityError, planning.PlanError) as e:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import ids
 from kopf._core.actions import application
 from kopf._core.intents import causes, handlers, registries
@@ -110,6 +111,7 @@ class DryRun(runs.Run):
 
         async def before_start(registry: registries.OperatorRegistry) -> None:
             self._arrange(registry)
+            await _configure_clients()
             if prepare is not None:
                 await prepare(registry)
 
@@ -193,6 +195,15 @@ class DryRun(runs.Run):
 
 async def _do_nothing(client: clients.Client) -> None:
     pass
+
+
+async def _configure_clients() -> None:
+    """Let the clients of handlers use the sandbox, as a login lets them use the cluster."""
+    if piggybacking.is_loaded('kubernetes'):
+        piggybacking.login_via_client()
+    if piggybacking.is_loaded('kubernetes_asyncio'):
+        await piggybacking.login_via_async_client()
+    piggybacking.configure_on_import()
 
 
 async def _isolate(settings: configuration.OperatorSettings, **_: Any) -> None:

@@ -84,16 +84,16 @@ def plan(
             limit=2 * horizon + REST, real_limit=real_limit, origin=now)
         run = dryruns.DryRun(
             setup, upstream, path, horizon=horizon, selector=selector, allowed=allow, rules=rules)
-        with _replace_kubeconfig(path):
+        with _redirect_clients(path):
             run.go()
         return run
 
     with tempfile.TemporaryDirectory(prefix='kopf-plan-') as folder:
         path = pathlib.Path(folder, 'kubeconfig')
-        with _replace_kubeconfig(path):  # some clients read the variable when they are imported
+        with _redirect_clients(path):  # some clients read the variable when they are imported
             registry, *others = [_load(each) for each in (sources, against) if each]
         if origin is None and context is None:
-            origin = _log_in(registry)
+            origin = asyncio.run(_log_in(registry))
         upstream = Upstream(origin, context=context, follow=False)
         try:
             if not others:
@@ -113,30 +113,24 @@ def _load(sources: Sequence[runs.Source]) -> registries.OperatorRegistry:
     return registry
 
 
-def _log_in(registry: registries.OperatorRegistry) -> credentials.Credentials | None:
-    """Log in by the login handlers, if there are any."""
-    async def log_in() -> credentials.Credentials:
-        async with commanding.connect(
-                registry=registry, settings=configuration.OperatorSettings(), vault=None,
-        ) as (_, found):
-            return found
-
-    is_own = registry.get_activity_handlers(causes.Activity.AUTHENTICATION)
-    return asyncio.run(log_in()) if is_own else None
+async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credentials:
+    """Log in by the login handlers, or else by default."""
+    async with commanding.connect(
+            registry=registry, settings=configuration.OperatorSettings(), vault=None,
+    ) as (_, found):
+        return found
 
 
 @contextlib.contextmanager
-def _replace_kubeconfig(path: pathlib.Path) -> Iterator[None]:
-    """Let ``$KUBECONFIG`` refer to this file, for the clients of handlers."""
-    known = os.environ.get('KUBECONFIG')
+def _redirect_clients(path: pathlib.Path) -> Iterator[None]:
+    """Let the clients of handlers find this kubeconfig, and no service account."""
+    known = {name: os.environ.pop(name, None) for name in ('KUBECONFIG', 'KUBERNETES_SERVICE_HOST')}
     os.environ['KUBECONFIG'] = str(path)
     try:
         yield
     finally:
-        if known is None:
-            del os.environ['KUBECONFIG']
-        else:
-            os.environ['KUBECONFIG'] = known
+        del os.environ['KUBECONFIG']
+        os.environ.update({name: value for name, value in known.items() if value is not None})
 
 
 def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
