@@ -5,6 +5,7 @@ Both are read together, as one `Moment`. So, a persisted wall-clock time is conv
 time when it is loaded (see `Moment.at`), and later jumps of the wall clock do not affect it.
 """
 import asyncio
+import contextlib
 import datetime
 from typing import NamedTuple
 
@@ -42,3 +43,14 @@ class Clock:
 
     def mono(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def stand_still() -> contextlib.AbstractContextManager[object]:
+    """
+    Let no time pass for the running event loop in the block, if its time is virtual.
+
+    For real time, this does nothing.
+    """
+    block = getattr(asyncio.get_running_loop(), 'stand_still', contextlib.nullcontext)
+    found: contextlib.AbstractContextManager[object] = block()
+    return found

@@ -26,7 +26,8 @@ Item = tuple[Resource, Key]
 
 MANAGERS = nodes.Schema({
     'x-kubernetes-list-type': 'map',
-    'x-kubernetes-list-map-keys': ['manager', 'operation', 'subresource', 'apiVersion']})
+    'x-kubernetes-list-map-keys': ['manager', 'operation', 'subresource', 'apiVersion'],
+    'items': {'properties': {'fieldsV1': {}}}})
 """The schema by which managed fields are merged; in that of the API, they are one value."""
 
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, httpsessions, listing, scanning, vaults, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import ratelimits
@@ -307,8 +308,8 @@ class _Link:
 
     async def call(self, fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine in the thread. A virtual time of the caller stands still meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(fn(), self._loop)
-        return await asyncio.get_running_loop().run_in_executor(None, future.result)
+        with clocks.stand_still():
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(fn(), self._loop))
 
     async def find_namespace(self) -> str:
         """Find the namespace of the user."""

@@ -9,6 +9,7 @@ import asyncio
 import asyncio.sslproto
 import collections
 import concurrent.futures
+import contextlib
 import contextvars
 import dataclasses
 import datetime
@@ -17,7 +18,7 @@ import selectors
 import socket
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from kopf._kits.testing import pipes
@@ -57,6 +58,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.holds = 0
         """How many threads and processes work for the loop now."""
+        self.blocks = 0
+        """In how many blocks of `stand_still` the loop is now."""
         self.is_patient = True
         """Whether the time stands still for these, and for foreign servers."""
         self._now = 0.0
@@ -100,6 +103,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def jump(self, seconds: float) -> None:
         """Move the time forward."""
         self._now += seconds
+
+    @contextlib.contextmanager
+    def stand_still(self) -> Iterator[None]:
+        """Let no time pass in the block, however long it takes in reality."""
+        self.blocks += 1
+        try:
+            yield
+        finally:
+            self.blocks -= 1
 
     def run_in_executor(  # type: ignore[override]
             self, executor: Any, func: Any, *args: Any) -> 'asyncio.Future[Any]':
@@ -289,6 +301,8 @@ class _Selector(selectors.DefaultSelector):
             self._active = time.monotonic()
         if ready or (timeout is not None and timeout <= 0):
             return ready
+        if self._loop.blocks and self._loop.is_patient:
+            return super().select(None)
         if not self._loop.is_patient or (not self._loop.holds and not self._is_waiting()):
             if self._loop.rest():
                 return []

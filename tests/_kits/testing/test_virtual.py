@@ -4,13 +4,14 @@ import datetime
 import io
 import ssl
 import sys
+import threading
 import time
 
 import pytest
 from aiohttp import ClientSession, web
 
 import kopf
-from kopf._cogs.aiokits.clocks import Clock
+from kopf._cogs.aiokits.clocks import Clock, stand_still
 from kopf._kits.webhooks import certificates
 from kopf.testing import virtual_time
 
@@ -62,6 +63,22 @@ async def test_threads_take_no_time():
     async with asyncio.timeout(1):
         assert await asyncio.to_thread(lambda: time.sleep(0.05) or 'done') == 'done'
     assert now() == 0
+
+
+@virtual_time
+async def test_no_time_passes_while_it_stands_still():
+    loop = asyncio.get_running_loop()
+    timer = asyncio.create_task(asyncio.sleep(0.001))
+    done = loop.create_future()
+    worker = threading.Thread(target=lambda: (
+        time.sleep(0.05), loop.call_soon_threadsafe(done.set_result, None)))
+    worker.start()
+    with stand_still():
+        await done
+        assert now() == 0
+    await timer
+    assert now() == 0.001
+    worker.join()
 
 
 @virtual_time
