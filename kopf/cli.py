@@ -51,6 +51,10 @@ OMITTED = {'--leader-elect': LEASE, '--upstream': ''}
 SHARDS = 32
 """How many shards there are with ``--processes``."""
 
+UNITS = {'s': 1, 'm': 60, 'h': 3600}
+EFFECTS = ('deletions', 'restarts')
+"""What ``kopf plan --fail-on`` can be about."""
+
 logger: logging.Logger = logging.getLogger(__name__)
 
 
@@ -140,6 +144,26 @@ def name_lease(ctx: click.Context, param: click.Parameter, value: str | None) ->
         return value and (LEASE if click.BOOL.convert(value, param, ctx) else None)
     except click.BadParameter:
         return value
+
+
+def parse_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Parse seconds, or a number with a unit: ``90s``, ``30m``, ``1h``."""
+    number, unit = (value[:-1], value[-1]) if value[-1:] in UNITS else (value, 's')
+    try:
+        return float(number) * UNITS[unit]
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time such as 90s, 30m, or 1h.", ctx=ctx, param=param) from None
+
+
+def split_effects(ctx: click.Context, param: click.Parameter, value: str) -> Collection[str]:
+    """Split a list with commas: ``deletions,restarts``."""
+    names = [name for name in value.split(',') if name]
+    for name in names:
+        if name not in EFFECTS:
+            raise click.BadParameter(
+                f"{name!r} is none of: {', '.join(EFFECTS)}.", ctx=ctx, param=param)
+    return names
 
 
 def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
@@ -741,6 +765,68 @@ def explain(
                    else '\n'.join(explanation.describe()))
 
     _run_command(__controls, show())
+
+
+@main.command(
+    cls=helpscreens.SectionCommand, short_help="Preview what an operator would do in a cluster.",
+    context_settings={'default_map': {'quiet': True}})
+@logging_options
+@scope_options
+@helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
+                    help="Load this module with handlers, too. Can be repeated.")
+@helpscreens.option('-l', '--selector', 'labels', metavar='LABELS', default='', section='Scope',
+                    help="Call the handlers only for the objects with these labels: app=web,!old")
+@helpscreens.option('--against', multiple=True, metavar='FILE', section='Plan',
+                    type=click.Path(dir_okay=False, exists=True),
+                    help="Print only what differs from what the handlers in this file would do. "
+                         "Can be repeated.")
+@helpscreens.option('-o', '--output', type=click.Choice(['text', 'json', 'markdown']),
+                    default='text', show_default=True, section='Plan',
+                    help="Print the plan in this format.")
+@helpscreens.option('--horizon', default='1h', metavar='TIME', show_default=True, section='Plan',
+                    callback=parse_duration,
+                    help="Preview so much time at most, for example 90s, 30m, or 1h.")
+@helpscreens.option('--context', metavar='NAME', section='Plan',
+                    help="Read the cluster of this context of the kubeconfig. "
+                         "[default: the current context]")
+@helpscreens.option('--allow', multiple=True, metavar='HOST', section='Plan',
+                    help="Let handlers connect to this host, or run this program. "
+                         "Can be repeated.")
+@helpscreens.option('--fail-on', default='', metavar='LIST', section='Plan',
+                    callback=split_effects,
+                    help="Exit with 1 if anything would be deleted, or pods would restart: "
+                         "deletions,restarts")
+@helpscreens.option('--stages', metavar='FILE', section='Plan',
+                    type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
+                    help="Take from this YAML file which statuses objects get from others.")
+@click.argument('paths', nargs=-1)
+@click.make_pass_decorator(CLIControls, ensure=True)
+def plan(
+        __controls: CLIControls,
+        paths: Collection[str],
+        modules: Collection[str],
+        clusterwide: bool,
+        output: str,
+        fail_on: Collection[str],
+        **options: Any,
+) -> None:
+    """
+    Print what the handlers in PATHS (Python files) and in modules would do in the cluster, by
+    default in all namespaces. Nothing is changed. The exit code is 0 if they would do nothing,
+    2 if they would change anything, and 1 for errors.
+
+    For example: kopf plan handlers.py --against deployed/handlers.py
+    """
+    from kopf._kits.planning import planning, rendering  # only for this command
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not the plan
+            made = planning.plan(*paths, *modules, origin=__controls.vault, **options)
+    except loaders.LoadingError as e:
+        raise _describe(e) from e
+    except (credentials.LoginError, activities.ActivityError, planning.PlanError) as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(rendering.render(made, output, is_colored=sys.stdout.isatty() and _is_colored()))
+    raise click.exceptions.Exit(made.get_code(fail_on))
 
 
 @main.command(short_help="Print a script for completion in a shell.")

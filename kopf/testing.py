@@ -3,6 +3,9 @@ Tools for tests of operators, to be imported explicitly. See "Test operators" in
 """
 from kopf._cogs.clients.errors import APIError
 from kopf._kits.explanations import Explanation
+from kopf._kits.planning.attribution import Failure
+from kopf._kits.planning.planning import PlanError, plan
+from kopf._kits.planning.plans import Field, Item, Place, Plan, Refused
 from kopf._kits.runner import KopfRunner
 from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.overlays import Difference
@@ -28,12 +31,19 @@ __all__ = [
     'Explanation',
     'Exploration',
     'ExplorationError',
+    'Failure',
     'Fault',
+    'Field',
     'Finding',
     'Invocation',
+    'Item',
     'KopfRunner',
     'Operator',
     'OperatorStarter',
+    'Place',
+    'Plan',
+    'PlanError',
+    'Refused',
     'Sandbox',
     'SandboxThread',
     'Session',
@@ -48,6 +58,7 @@ __all__ = [
     'invoke',
     'invoke_sync',
     'open_api',
+    'plan',
     'run_sandbox',
     'virtual_time',
     'wait_for',

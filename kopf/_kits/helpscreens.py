@@ -15,8 +15,8 @@ P = ParamSpec('P')
 R = TypeVar('R')
 
 ORDER = (
-    'Deployment', 'Definitions', 'Rights', 'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership',
-    'Sharding', 'Health', 'Sandbox', 'Options')
+    'Deployment', 'Definitions', 'Rights', 'Plan', 'Scope', 'Handlers', 'Logging', 'Peering',
+    'Leadership', 'Sharding', 'Health', 'Sandbox', 'Options')
 """The order of the sections. The last section is for options without a section."""
 
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterator
@@ -18,7 +19,7 @@ from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
 from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import references
-from kopf._core.actions import inflight
+from kopf._core.actions import inflight, observers
 from kopf._core.reactor import operating
 from kopf._kits import shutdown
 
@@ -38,6 +39,7 @@ class Options(operating.Options):
     namespace: references.NamespacePattern | None = None
     stop_flag: flags.Flag | None = None
     _command: Coroutine[None, None, None] | None = None
+    _observer: observers.Observer | None = None
 
     def __post_init__(self) -> None:
         if self.namespace is not None:
@@ -65,7 +67,9 @@ def _with_parameters_of(
     return decorate
 
 
-def _observe(operator: operating.Operator) -> Iterator[operating.Extension]:
+def _observe(
+        observer: observers.Observer | None, operator: operating.Operator,
+) -> Iterator[operating.Extension]:
     """
     Make the extensions of an operator: for traces, for metrics, and for its present state.
 
@@ -73,6 +77,8 @@ def _observe(operator: operating.Operator) -> Iterator[operating.Extension]:
     :raises EndpointError: if an endpoint is not a valid URL.
     """
     settings = operator.settings
+    if observer is not None:
+        yield operating.Extension(observer=observer)
     if settings.tracing.enabled:
         from kopf._kits.observing import tracing  # only if it is used
         tracing.follow(operator.client)
@@ -128,7 +134,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
         # Made in the context of its task: the operator's context variables must not leak from here.
         core = context.run(
             operating.Operator, options, settings=settings, underway=underway,
-            extend=_observe).run()
+            extend=functools.partial(_observe, options._observer)).run()
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
@@ -177,6 +183,7 @@ async def operator(**parameters: Any) -> None:
         internal ones.
     :param memories: ignored; accepted for compatibility.
     :param _command: a coroutine to run instead of the operator. Internal.
+    :param _observer: what is notified of attempts and writes. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.

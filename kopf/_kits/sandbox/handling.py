@@ -94,12 +94,8 @@ class Handler:
         address = requests.parse_address(path)
         if address is None or not address.plural:
             return await self._elsewhere(http, path, query, address, user)
-        verb = requests.verb_of(http.method, address, query)
-        namespace = address.namespace or (address.name if address.plural == 'namespaces' else '')
-        name = address.name or requests.selected_name(query)
-        target = Target(
-            verb=verb, group=address.group, resource=address.plural,
-            subresource=address.subresource, namespace=namespace, name=name)
+        target = requests.make_target(http.method, address, query)
+        verb = target.verb
         self._access.authorize(user, target)
         kind = self._cluster.kinds.get(address.group, address.version, address.plural)
         if kind is None:

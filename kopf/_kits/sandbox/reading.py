@@ -18,7 +18,7 @@ from kopf._kits.sandbox import (
 )
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
-from kopf._kits.sandbox.requests import META_GROUP, Request
+from kopf._kits.sandbox.requests import META_GROUP, Request, selected_name
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Expired, GatewayTimeout, Invalid, Obj
 from kopf._kits.sandbox.storage import Entry, Key, TooOld
 
@@ -161,9 +161,13 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
         at, last = paging.parse_token(token)
     elif exact and revision:
         at = revision
+    name = selected_name(request.query)
     try:
-        entries = list(store.select_at(at, resource, request.namespace, last) if at > 0 else
-                       store.select(resource, request.namespace, last))
+        if name and at <= 0 and (request.namespace or not request.kind.namespaced):
+            entries = list(filter(None, [store.get(resource, (request.namespace, name))]))
+        else:
+            entries = list(store.select_at(at, resource, request.namespace, last) if at > 0 else
+                           store.select(resource, request.namespace, last))
     except TooOld:
         raise paging.expired(last) if last is not None else Expired(
             "The resourceVersion for the provided list is too old.") from None

@@ -169,12 +169,12 @@ def explore(
 
     kinds = strikes if chosen is None else {chosen.kind}
     definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
-    plan = runs.Plan(
+    setup = runs.Setup(
         sources, options, load=[*definitions, *load], ignore=ignore, rest=rest, limit=limit,
         real_limit=real_limit)
 
     def run(strike: Strike | None) -> _StruckRun:
-        current = _StruckRun(plan, strike)
+        current = _StruckRun(setup, strike)
         current.play(scenario)
         return current
 
@@ -210,8 +210,8 @@ def explore(
 class _StruckRun(runs.Run):
     """A run of the scenario with one fault, or without."""
 
-    def __init__(self, plan: runs.Plan, strike: Strike | None) -> None:
-        super().__init__(plan)
+    def __init__(self, setup: runs.Setup, strike: Strike | None) -> None:
+        super().__init__(setup)
         self._strike = strike
         self._is_shared = strike is not None and strike.kind == 'handover'
         self._revision = 0
@@ -290,11 +290,11 @@ class _StruckRun(runs.Run):
 
     async def _join(self, namespace: str | None) -> None:
         """Let the replicas see each other in a namespace, or in the cluster."""
-        await self.sandbox.load(handovers.make_peering(self.plan.options, namespace))
+        await self.sandbox.load(handovers.make_peering(self.setup.options, namespace))
 
     async def _start_replica(self, number: int) -> None:
         await self.start(
-            f'replica {number + 1}', **handovers.make_options(self.plan.options, number))
+            f'replica {number + 1}', **handovers.make_options(self.setup.options, number))
 
 
 def _get_hints(strike: Strike, origin: runs.Run, result: runs.Run) -> Iterator[str]:

@@ -30,6 +30,8 @@ class Pipe(asyncio.Transport):
     ) -> None:
         super().__init__(extra)
         self.other: Pipe | None = None
+        self.sender: contextvars.Context | None = None
+        """The context in which this end has written the latest data."""
         self._delay = delay
         self._loop = loop
         self._protocol: Any = asyncio.Protocol()
@@ -78,6 +80,7 @@ class Pipe(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self._eof_sent or self.other is None or not len(data):
             return
+        self.sender = contextvars.copy_context()
         self.other._receive(bytes(data))
         if not self._blocked and self.other._size > HIGH_WATER:
             self._blocked = True

@@ -33,6 +33,10 @@ peer: contextvars.ContextVar['Process | None'] = contextvars.ContextVar(
     'peer_process', default=None)
 """In the API server: the process whose request is served; None if the request is of the test."""
 
+connection: contextvars.ContextVar[pipes.Pipe | None] = contextvars.ContextVar(
+    'connection', default=None)
+"""In a server: the client's end of the connection; None if the client is not in this loop."""
+
 
 class Process:
     """
@@ -131,11 +135,13 @@ class SeededLoop(virtual.VirtualLoop):
 
     ``disorder`` is the probability that the tasks which can run are run in another order than that
     in which they were woken up. ``latency`` is the range of the delays of data, in seconds.
+    ``origin`` is the wall time at the beginning.
     """
 
     def __init__(
             self, seed: int | str, *,
             disorder: float = 0.0, latency: tuple[float, float] = (0.0, 0.0),
+            origin: datetime.datetime = ORIGIN,
     ) -> None:
         self.random = random.Random(seed)
         self.disorder = disorder
@@ -144,7 +150,7 @@ class SeededLoop(virtual.VirtualLoop):
         self._dead: set[Process] = set()
         self._known: weakref.WeakSet[SeededTask] = weakref.WeakSet()
         super().__init__()
-        self._origin = ORIGIN
+        self._origin = origin
         self.set_task_factory(self._make_task)
 
     def _make_task(
@@ -258,6 +264,7 @@ class SeededLoop(virtual.VirtualLoop):
         near, far = pipes.connect(
             self, address=address, context=context,
             delay=lambda: self.get_delay(process or host))
+        context.run(connection.set, near)
         if process is not None:
             process.link(near)
         if host is not None:

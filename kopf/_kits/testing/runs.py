@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import ctypes
 import dataclasses
+import datetime
 import logging
 import os
 import re
@@ -33,8 +34,9 @@ from kopf._core.reactor import waiting
 from kopf._kits.sandbox import faults, requests
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import APIError, Obj
 from kopf._kits.sandbox.storage import Change
+from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import apis, clients, operators, processes, reporting, snapshots
 
 Source = str | os.PathLike[str] | types.ModuleType
@@ -78,7 +80,7 @@ def check_sync(name: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class Setup:
     """
     What all runs have in common: the operator, the objects at the beginning, and the limits.
 
@@ -92,6 +94,8 @@ class Plan:
     rest: float
     limit: float
     real_limit: float
+    origin: datetime.datetime = processes.ORIGIN
+    """The wall time at the beginning."""
 
 
 class BlockedError(BaseException):
@@ -120,7 +124,7 @@ class Run:
 
     loop: processes.SeededLoop
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, setup: Setup, *, upstream: Upstream | None = None) -> None:
         super().__init__()
         self.story: list[str] = []
         self.writes: list[str] = []
@@ -132,11 +136,11 @@ class Run:
         self.snapshot: snapshots.Snapshot = {}
         self.is_abandoned = False
         """Whether the run was broken off at the limit of real time."""
-        self.plan = plan
+        self.setup = setup
         self._main: asyncio.Task[None] | None = None
         self._replicas: list[Replica] = []
         self._past: list[processes.Process] = []
-        self.sandbox = _ObservedSandbox(self)
+        self.sandbox = ObservedSandbox(self, upstream=upstream)
         self._lag: Lag | None = None
         self._restarting: list[asyncio.Task[None]] = []
         self._numbers: dict[int, int] = {}
@@ -146,7 +150,7 @@ class Run:
 
     def play(self, scenario: Scenario) -> None:
         """Run the scenario, and wait for the rest. In its end, nothing is left of the operator."""
-        self.loop = processes.SeededLoop(0)
+        self.loop = processes.SeededLoop(0, origin=self.setup.origin)
         with (contextlib.suppress(BlockedError),
               asyncio.Runner(loop_factory=lambda: self.loop) as runner, self._limit_real_time()):
             runner.run(self._live(scenario))
@@ -159,6 +163,10 @@ class Run:
 
     async def close(self) -> None:
         """End: the scenario has ended, and the cluster is at rest."""
+
+    def conclude(self) -> None:
+        """Keep the result, whether the run has come to its end or not."""
+        self.snapshot = self.take_snapshot()
 
     def hit_request(self, number: int) -> faults.Fault | None:
         """Decide what happens to a write, the first of which is 1. It was not carried out yet."""
@@ -193,7 +201,7 @@ class Run:
 
     def take_snapshot(self) -> snapshots.Snapshot:
         """Take a snapshot of the cluster as it is now."""
-        return snapshots.take(self.sandbox.dump(), ignore=self.plan.ignore)
+        return snapshots.take(self.sandbox.dump(), ignore=self.setup.ignore)
 
     # The course of things.
 
@@ -203,7 +211,7 @@ class Run:
         logging.getLogger().addHandler(handler)
         try:
             async with self.sandbox:
-                await self.sandbox.load(*self.plan.load)
+                await self.sandbox.load(*self.setup.load)
                 self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
                 async with self._api.client:
                     try:
@@ -220,7 +228,7 @@ class Run:
 
     async def _perform(self, scenario: Scenario) -> None:
         try:
-            async with timeouts.timeout(self.plan.limit):
+            async with timeouts.timeout(self.setup.limit):
                 self.sandbox.listen(self.hear)
                 await self.open()
                 await scenario(self._api.client)
@@ -228,31 +236,31 @@ class Run:
                 await self.close()
         except TimeoutError:
             latest = f" The latest write: {self.writes[-1]}" if self.writes else ''
-            self.problems.append(f"There is no rest in {self.plan.limit:g} seconds.{latest}")
+            self.problems.append(f"There is no rest in {self.setup.limit:g} seconds.{latest}")
         except Exception as e:
             self.problems.append(f"The scenario fails: {e}")
         finally:
             for task in self._restarting:
                 task.cancel()
-        self.snapshot = self.take_snapshot()
+        self.conclude()
 
     async def wait_rest(self) -> None:
         """Wait until nothing was written for long enough."""
         self._latest = self.loop.time()
-        while self._restarting or self.loop.time() < self._latest + self.plan.rest:
+        while self._restarting or self.loop.time() < self._latest + self.setup.rest:
             if self._restarting:
                 await asyncio.gather(*self._restarting)
                 self._restarting.clear()
-            await asyncio.sleep(max(0.1, self._latest + self.plan.rest - self.loop.time()))
+            await asyncio.sleep(max(0.1, self._latest + self.setup.rest - self.loop.time()))
 
     async def _stop_all(self) -> None:
         """Stop the operator. Nothing is compared after that, so its writes are not hit."""
         for replica in list(self._replicas):
             stopping = replica.stop()
-            await asyncio.wait([stopping], timeout=self.plan.limit)
+            await asyncio.wait([stopping], timeout=self.setup.limit)
             if not stopping.done():
                 self.problems.append(
-                    f"The operator has not stopped in {self.plan.limit:g} seconds. "
+                    f"The operator has not stopped in {self.setup.limit:g} seconds. "
                     f"{waiting.describe(inflight.Calls(), self.loop)}")
             elif (e := stopping.exception()) is not None:
                 self.problems.append(f"The operator fails: {e!r}")
@@ -280,11 +288,11 @@ class Run:
 
     def _watch(self, ident: int, over: threading.Event) -> None:
         """Break off the run in the thread ``ident`` if it is not over in time."""
-        if over.wait(self.plan.real_limit):
+        if over.wait(self.setup.real_limit):
             return
         self.is_abandoned = True
         self.problems.append(
-            f"It has not ended in {self.plan.real_limit:g} seconds of real time. "
+            f"It has not ended in {self.setup.real_limit:g} seconds of real time. "
             f"{waiting.describe(inflight.Calls(), self.loop)}")
         while not over.is_set():
             reaction = threading.Event()
@@ -307,13 +315,18 @@ class Run:
     async def start(self, name: str = '', **options: Any) -> None:
         """Start the operator, or another replica of it, with these options instead of others."""
         process = processes.Process(name, self.loop)
-        operator = self._api.operator(*self.plan.sources, **{**self.plan.options, **options})
-        operator.is_fresh = True
+        operator = self.make_operator(**{**self.setup.options, **options})
         self._replicas.append(Replica(process, operator))
         task = process.run(lambda: self.loop.create_task(operator.start()))
         await asyncio.wait([task])
         if process.alive:
             task.result()
+
+    def make_operator(self, **options: Any) -> operators.Operator:
+        """Make the operator, or another replica of it."""
+        operator = self._api.operator(*self.setup.sources, **options)
+        operator.is_fresh = True
+        return operator
 
     def kill(self) -> None:
         """Kill the operator as ``kill -9`` does."""
@@ -377,6 +390,9 @@ class Run:
         number = self._numbers.pop(id(target), None)
         return None if number is None or not self._is_write(target) else self.hit_response(number)
 
+    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
+        """Note a request that the API has refused."""
+
     def _is_write(self, target: requests.Target) -> bool:
         return (
             not self._is_over and target.verb in WRITES and self._is_own(processes.peer.get())
@@ -413,12 +429,22 @@ def _is_about(target: requests.Target, change: Change) -> bool:
         and namespace in ('', target.namespace) and name == (target.name or name))
 
 
-class _ObservedSandbox(Sandbox):
+class ObservedSandbox(Sandbox):
     """A sandbox whose requests and changes are observed."""
 
-    def __init__(self, run: Run) -> None:
-        super().__init__()
+    def __init__(self, run: Run, *, upstream: Upstream | None) -> None:
+        super().__init__(upstream=upstream)
         self.faults = _Faults(run)
+        self._run = run
+        self._answer_to, self._dispatcher.dispatch = (  # type: ignore[method-assign]
+            self._dispatcher.dispatch, self._observe)
+
+    async def _observe(self, request: requests.Request) -> tuple[int, bytes]:
+        try:
+            return await self._answer_to(request)
+        except APIError as e:
+            self._run.hear_refusal(request, e)
+            raise
 
     @property
     def revision(self) -> int:

@@ -120,6 +120,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._release)
         return future
 
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        """Resolve in a thread, with the context of the caller."""
+        resolve = functools.partial(socket.getaddrinfo, host, port, **options)
+        return await self.run_in_executor(None, contextvars.copy_context().run, resolve)
+
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
         self.holds += 1
         try:

@@ -114,10 +114,10 @@ def walk(
     """
     __tracebackhide__ = True
     runs.check_sync('walk')
-    plan = runs.Plan(
+    setup = runs.Setup(
         sources, options, load=load, ignore=ignore, rest=rest, limit=limit,
         real_limit=real_limit)
-    walker = _Walker(plan, resource, kept=kept, expected=expected)
+    walker = _Walker(setup, resource, kept=kept, expected=expected)
     if only is not None:
         walker.check(only)
         return 1
@@ -128,7 +128,7 @@ def walk(
         raise ImportError(
             "kopf.testing.walk() needs the library hypothesis: `pip install hypothesis`.") from e
 
-    chosen = _choose_specs(plan, resource, specs)
+    chosen = _choose_specs(setup, resource, specs)
     count = 0
 
     @hypothesis.settings(
@@ -152,20 +152,21 @@ def walk(
 
 
 def _choose_specs(
-        plan: runs.Plan, resource: str, chosen: 'Sequence[Spec] | SearchStrategy[Spec] | None',
+        setup: runs.Setup, resource: str, chosen: 'Sequence[Spec] | SearchStrategy[Spec] | None',
 ) -> 'SearchStrategy[Spec]':
     from hypothesis import strategies as st
 
     from kopf._kits.testing import specs
     if chosen is None:
-        return specs.make_strategy(specs.find_schema(asyncio.run(_find_definition(plan, resource))))
+        definition = asyncio.run(_find_definition(setup, resource))
+        return specs.make_strategy(specs.find_schema(definition))
     return st.sampled_from(chosen) if isinstance(chosen, Sequence) else chosen
 
 
-async def _find_definition(plan: runs.Plan, resource: str) -> Mapping[str, Any]:
+async def _find_definition(setup: runs.Setup, resource: str) -> Mapping[str, Any]:
     plural, _, group = resource.partition('.')
     async with Sandbox() as sandbox:
-        await sandbox.load(*plan.load)
+        await sandbox.load(*setup.load)
         for definition in await sandbox.list('customresourcedefinitions'):
             spec = definition['spec']
             names = spec['names']
@@ -179,10 +180,10 @@ class _Walker:
     """Checks one sequence of specs after another."""
 
     def __init__(
-            self, plan: runs.Plan, resource: str, *, kept: float, expected: Collection[str],
+            self, setup: runs.Setup, resource: str, *, kept: float, expected: Collection[str],
     ) -> None:
         super().__init__()
-        self._plan = plan
+        self._setup = setup
         self._resource = resource
         self._kept = kept
         self._expected = [INTENDED, *map(re.compile, expected)]
@@ -223,7 +224,7 @@ class _Walker:
         key = _make_key(steps)
         walk = self._walks.get(key)
         if walk is None:
-            walk = self._walks[key] = _Walk(self._plan, self._resource, steps, kept=self._kept)
+            walk = self._walks[key] = _Walk(self._setup, self._resource, steps, kept=self._kept)
             walk.play(walk.go)
         if walk.is_abandoned:
             self._has_failed, self._left = True, 0  # others would take as long
@@ -245,9 +246,9 @@ class _Walk(runs.Run):
     """One walk: the object is created, gets one spec after another, and is deleted."""
 
     def __init__(
-            self, plan: runs.Plan, resource: str, steps: Sequence[Step], *, kept: float,
+            self, setup: runs.Setup, resource: str, steps: Sequence[Step], *, kept: float,
     ) -> None:
-        super().__init__(plan)
+        super().__init__(setup)
         self.last: Spec | None = None
         """The last spec that the API server has accepted."""
         self.reached: snapshots.Snapshot = {}

@@ -1,0 +1,103 @@
+"""
+Attribution: which handler is behind a request, and which handlers have failed.
+
+Requests are served in other tasks than they are sent in. So, the handler is found in the context
+(`contextvars`) in which the request was written: there, the handler runs, or Kopf writes what the
+handlers have left.
+"""
+import asyncio
+import contextvars
+import dataclasses
+from collections.abc import Sequence
+
+from kopf._cogs.structs import bodies, references
+from kopf._core.actions import observers, progression
+from kopf._core.intents import causes, handlers
+
+FRESH = (handlers.SpawningHandler, handlers.ReconcilingHandler)
+"""The handlers whose writes follow at once, so that no earlier handlers are behind them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """The error with which the last attempt of a handler has ended for an object."""
+    handler: str
+    place: str
+    """The object: ``kopfexamples.kopf.dev default/example``."""
+    message: str
+
+
+@dataclasses.dataclass(eq=False)
+class Work:
+    """What is done for one object: the handlers that have been called."""
+    place: str
+    called: dict[str, None] = dataclasses.field(default_factory=dict)
+
+
+work_var: contextvars.ContextVar[Work | None] = contextvars.ContextVar('work_var', default=None)
+handler_var: contextvars.ContextVar[str | None] = contextvars.ContextVar(
+    'handler_var', default=None)
+"""The handler that runs in this context."""
+
+
+def find_handlers(context: contextvars.Context) -> Sequence[str]:
+    """Name the handlers that are behind what is done in this context; none if it is Kopf itself."""
+    running, work = context.get(handler_var), context.get(work_var)
+    return [running] if running is not None else [] if work is None else list(work.called)
+
+
+class Attribution(observers.Observer):
+    """Notes in the contexts which handlers run, and for which objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: dict[str, Failure] = {}
+        """By the handlers with their objects."""
+        self.due = 0.0
+        """Until when (the time of the loop) failed handlers are to be called again."""
+
+    def attempt(
+            self, handler: handlers.Handler, cause: causes.Cause,
+    ) -> observers.Ended[progression.Outcome]:
+        place = name = ''
+        if isinstance(cause, causes.ResourceCause):
+            place = describe(cause.resource, cause.body)
+        name = f"{handler.id} for {place}" if place else str(handler.id)
+        known = work_var.get()
+        work = Work(place) if known is None or isinstance(handler, FRESH) else known
+        work_var.set(work)
+        parent = handler_var.get()
+        handler_var.set(name)
+
+        def end(
+                outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
+        ) -> None:
+            handler_var.set(parent)
+            work.called[name] = None
+            self.failures.pop(name, None)
+            if outcome is None:
+                return
+            if not outcome.final:
+                now = asyncio.get_running_loop().time()
+                self.due = max(self.due, now + (outcome.delay or 0.0))
+            if outcome.exception is not None and not outcome.waiting:
+                self.failures[name] = Failure(
+                    str(handler.id), place, outcome.message or repr(outcome.exception))
+
+        return end
+
+    passage = observers.Observer.passage  # not notified
+    write = observers.Observer.write  # not notified
+
+    def reconciliation(
+            self, resource: references.Resource, raw: bodies.RawBody,
+    ) -> observers.Ended[observers.Sequel]:
+        work_var.set(Work(describe(resource, raw)))
+        return lambda *_: None
+
+
+def describe(resource: references.Resource, raw: bodies.RawBody | bodies.Body) -> str:
+    """Name an object: ``kopfexamples.kopf.dev default/example``."""
+    metadata = raw['metadata']
+    name = '/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))
+    return f"{'.'.join(filter(None, (resource.plural, resource.group)))} {name}"

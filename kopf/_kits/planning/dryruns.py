@@ -1,0 +1,215 @@
+"""
+Dry runs: an operator on a sandbox over a cluster, in virtual time, until it rests.
+"""
+import asyncio
+import collections
+import contextlib
+import contextvars
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from kopf._cogs.configs import configuration
+from kopf._cogs.logins import piggybacking
+from kopf._cogs.structs import ids
+from kopf._core.actions import application
+from kopf._core.intents import causes, handlers, registries
+from kopf._kits.planning import attribution, guarding, stages
+from kopf._kits.sandbox import faults, requests, selecting
+from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.overlays import Difference
+from kopf._kits.sandbox.statuses import APIError, NotFound
+from kopf._kits.sandbox.storage import Change, Key
+from kopf._kits.sandbox.upstreams import Upstream
+from kopf._kits.testing import clients, operators, processes, runs, snapshots
+
+Item = tuple[Resource, Key]
+
+REFUSALS = (400, 403, 413, 422)
+"""With these statuses, the API refuses what a write would make of an object."""
+
+writers_var: contextvars.ContextVar[Sequence[str]] = contextvars.ContextVar(
+    'writers_var', default=())
+"""In the API server: the handlers that are behind the request."""
+
+staging_var: contextvars.ContextVar[bool] = contextvars.ContextVar('staging_var', default=False)
+"""In the API server: whether the request is that of a stage."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """A write that the API has refused, and that was not carried out later."""
+    request: requests.Request
+    error: APIError
+    handlers: Sequence[str]
+
+
+class DryRun(runs.Run):
+    """
+    A dry run. Afterwards, there are the ``differences`` from the cluster; the ``writers``, which
+    are the handlers that have written to an object; the ``staged`` objects, whose statuses are
+    those of stages; what was ``refused``; and the number of the ``requests`` by verbs.
+    """
+
+    def __init__(
+            self, setup: runs.Setup, upstream: Upstream, kubeconfig: pathlib.Path, *,
+            horizon: float, selector: selecting.LabelSelector, allowed: Sequence[str],
+            rules: Sequence[stages.Stage],
+    ) -> None:
+        super().__init__(setup, upstream=upstream)
+        self.differences: list[Difference] = []
+        self.writers: dict[Item, dict[str, None]] = {}
+        self.staged: set[Item] = set()
+        self.refused: dict[Item, Refusal] = {}
+        self.requests: collections.Counter[str] = collections.Counter()
+        self.left_out: list[str] = []
+        """The handlers that are never called here."""
+        self.is_resting = False
+        """Whether nothing more would happen after the end."""
+        self.attribution = attribution.Attribution()
+        self.guard = guarding.Guard(allowed)
+        self._upstream = upstream
+        self._selector = selector
+        self._rules = rules
+        self._kubeconfig = kubeconfig
+        self._horizon = horizon
+        self._rest = setup.rest
+        self._staging: set[asyncio.Task[None]] = set()
+
+    def go(self) -> None:
+        with self.guard.stand():
+            self.play(_do_nothing)
+
+    async def open(self) -> None:
+        self.guard.port = int(self.sandbox.url.rpartition(':')[2])
+        self.sandbox.write_kubeconfig(self._kubeconfig)
+        await self.start(_observer=self.attribution)
+
+    def conclude(self) -> None:
+        self.differences = [
+            difference for difference in self._upstream.changes()
+            if difference.kind.plural not in snapshots.IGNORED_RESOURCES]
+
+    async def wait_rest(self) -> None:
+        """Wait until no handlers are due, and nothing is written; but not beyond the horizon."""
+        self._latest = now = self.loop.time()
+        while now < (until := min(self._horizon, self._get_due())):
+            await asyncio.sleep(until - now)
+            now = self.loop.time()
+        self.is_resting = now >= self._get_due()
+
+    def _get_due(self) -> float:
+        return max(self._latest, self.attribution.due) + self._rest
+
+    # The operator.
+
+    def make_operator(self, **options: Any) -> operators.Operator:
+        operator = super().make_operator(**options)
+        prepare = operator.before_start
+
+        async def before_start(registry: registries.OperatorRegistry) -> None:
+            self._arrange(registry)
+            await _configure_clients()
+            if prepare is not None:
+                await prepare(registry)
+
+        operator.before_start = before_start
+        return operator
+
+    def _arrange(self, registry: registries.OperatorRegistry) -> None:
+        """Leave out what is not planned, and find out how long to wait for the handlers."""
+        self.left_out = [str(handler.id) for handler in registry._webhooks]
+        registry._webhooks = registries.GenericRegistry()
+        registry._converters.clear()
+        registry.append(handlers.ActivityHandler(
+            id=ids.HandlerId('kopf-plan'), fn=_isolate, activity=causes.Activity.STARTUP))
+        for handler in registry.iter_resource_handlers():
+            if isinstance(handler, handlers.DaemonHandler):
+                self._rest = self._horizon  # nobody knows when they act
+            times = (getattr(handler, name, None) for name in ('interval', 'idle', 'initial_delay'))
+            self._rest = max(self._rest, self.setup.rest + sum(
+                time for time in times if isinstance(time, int | float)))
+        if self._selector:
+            for sort in (registry._watching, registry._spawning, registry._changing,
+                         registry._reconciling):
+                sort._handlers[:] = map(self._narrow, sort._handlers)  # type: ignore[arg-type]
+
+    def _narrow(self, handler: handlers.ResourceHandler) -> handlers.ResourceHandler:
+        """Let a handler be only for the selected objects."""
+        def when(**kwargs: Any) -> bool:
+            return self._selector.matches(kwargs['labels']) and (
+                handler.when is None or bool(handler.when(**kwargs)))
+
+        return dataclasses.replace(handler, when=when)
+
+    # The API server.
+
+    def meet(self, target: requests.Target) -> faults.Fault | None:
+        near, sent = processes.connection.get(), self.guard.sent.get(target)
+        sender = near.sender if near is not None else sent.pop(0) if sent else None
+        writers_var.set(() if sender is None else attribution.find_handlers(sender))
+        if not self._is_over:
+            self.requests[target.verb] += 1
+        return None
+
+    def answer(self, target: requests.Target) -> faults.Fault | None:
+        return None
+
+    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
+        if not self._is_over and request.verb in runs.WRITES and not request.dry_run and (
+                error.code in REFUSALS and error.message != application.FAILED_TEST):
+            name = request.name
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                name = name or json.loads(request.body)['metadata']['name']
+            item = request.kind.resource, (request.namespace, name)
+            self.refused[item] = Refusal(request, error, writers_var.get())
+
+    def hear(self, change: Change) -> None:
+        item = change.resource, change.new.key
+        if self._upstream.is_speaking or change.resource[1] in snapshots.IGNORED_RESOURCES:
+            return
+        self._latest = self.loop.time()
+        if staging_var.get():
+            self.staged.add(item)
+            return
+        self.refused.pop(item, None)
+        self.writers.setdefault(item, {}).update(dict.fromkeys(writers_var.get()))
+        for stage in self._rules:
+            if stage.is_for(change):
+                task = self.loop.create_task(self._advance(item, stage))
+                self._staging.add(task)
+                task.add_done_callback(self._staging.discard)
+
+    async def _advance(self, item: Item, stage: stages.Stage) -> None:
+        staging_var.set(True)
+        await asyncio.sleep(stage.after)
+        namespace, name = item[1]
+        with contextlib.suppress(NotFound):
+            obj = await self.sandbox.get(stage.resource, name, namespace)
+            await self.sandbox.patch(
+                stage.resource, name, {'status': stage.make_status(obj)}, namespace,
+                subresource='status')
+
+
+async def _do_nothing(client: clients.Client) -> None:
+    pass
+
+
+async def _configure_clients() -> None:
+    """Let the clients of handlers use the sandbox, as a login lets them use the cluster."""
+    if piggybacking.is_loaded('kubernetes'):
+        piggybacking.login_via_client()
+    if piggybacking.is_loaded('kubernetes_asyncio'):
+        await piggybacking.login_via_async_client()
+    piggybacking.configure_on_import()
+
+
+async def _isolate(settings: configuration.OperatorSettings, **_: Any) -> None:
+    """Let the operator be alone, and serve nothing, whatever other startup handlers have set."""
+    settings.peering.standalone = True
+    settings.leadership.name = settings.sharding.count = None
+    settings.posting.enabled = settings.tracing.enabled = False
+    settings.admission.managed = settings.admission.server = None
+    settings.metrics.endpoint = settings.debugging.endpoint = None

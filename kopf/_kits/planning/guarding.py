@@ -1,0 +1,113 @@
+"""
+Guarding: while an operator is planned, it connects to nothing but the sandbox, and starts nothing.
+
+What handlers try is refused, and noted. Python tells of it by its audit events, in all threads.
+"""
+import contextlib
+import contextvars
+import os
+import socket
+import sys
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from kopf._kits.planning import attribution
+from kopf._kits.sandbox import requests
+
+CONNECTING = ('socket.connect', 'socket.sendto', 'socket.sendmsg')
+STARTING = ('subprocess.Popen', 'os.posix_spawn', 'os.exec', 'os.system')
+LOCAL = ('localhost', '127.0.0.1', '::1')
+
+EXEMPT = ('upstream', 'sandbox')
+"""The names of the threads that connect to the cluster: with GET requests only."""
+
+
+class Guard:
+    """
+    Refuses what leads out of this process, except for the allowed hosts and programs.
+
+    ``attempts`` are what was refused, with the handlers. ``sent`` are the contexts in which
+    requests are sent by blocking clients, until they are served.
+    """
+
+    def __init__(self, allowed: Collection[str]) -> None:
+        self.attempts: dict[tuple[str, str], None] = {}
+        self.sent: dict[requests.Target, list[contextvars.Context]] = {}
+        self.port = 0
+        """The port of the sandbox."""
+        self._allowed = frozenset(allowed)
+
+    @contextlib.contextmanager
+    def stand(self) -> Iterator[None]:
+        """Refuse everything until the end of the block."""
+        global _guard, _is_hooked
+        if not _is_hooked:
+            _is_hooked = True
+            sys.addaudithook(_audit)  # it cannot be removed
+        _guard = self
+        try:
+            yield
+        finally:
+            _guard = None
+
+    def check(self, event: str, args: Sequence[Any]) -> None:
+        """:raises ConnectionRefusedError: if it is refused."""
+        if event == 'http.client.send':
+            self._note_request(bytes(args[1]) if isinstance(args[1], bytes) else b'')
+        elif event == 'socket.getaddrinfo':
+            host = args[0].decode() if isinstance(args[0], bytes) else args[0]
+            if attribution.work_var.get() is not None and host is not None and (
+                    host not in LOCAL and not self._is_allowed(host)):
+                self._refuse(f"{host}:{args[1]}", host)
+        elif event in CONNECTING:
+            address = args[1]
+            if not isinstance(address, tuple):
+                if address is not None:
+                    self._refuse(os.fsdecode(address), os.fsdecode(address))
+            elif not (address[0] in LOCAL and address[1] == self.port) and (
+                    not self._is_allowed(address[0])):
+                self._refuse(f"{address[0]}:{address[1]}", address[0])
+        elif event in STARTING:
+            program = os.path.basename(os.fsdecode(args[0] or args[1][0]).split()[0])
+            if program not in self._allowed:
+                self._refuse(f"the program {program}", program)
+
+    def _is_allowed(self, host: str) -> bool:
+        return host in self._allowed or any(
+            host == found[4][0] for name in self._allowed
+            for found in _resolve(name) if name not in LOCAL)
+
+    def _refuse(self, what: str, name: str) -> None:
+        handlers = attribution.find_handlers(contextvars.copy_context())
+        self.attempts[what, ', '.join(handlers)] = None
+        raise ConnectionRefusedError(
+            f"kopf plan lets handlers reach only the Kubernetes API, not {what}. "
+            f"If it changes nothing there: --allow {name}")
+
+    def _note_request(self, data: bytes) -> None:
+        """Note the context of a request. Some clients send the body separately; it is ignored."""
+        method, _, rest = data.partition(b'\r\n')[0].partition(b' ')
+        path, _, protocol = rest.partition(b' ')
+        target = None
+        if protocol.startswith(b'HTTP/'):
+            target = requests.find_target(method.decode(), path.decode())
+        if target is not None:
+            self.sent.setdefault(target, []).append(contextvars.copy_context())
+
+
+def _resolve(name: str) -> list[Any]:
+    try:
+        return socket.getaddrinfo(name, None)
+    except OSError:
+        return []
+
+
+_guard: Guard | None = None
+_is_hooked = False
+
+
+def _audit(event: str, args: Any) -> None:
+    if _guard is not None and (event[:3] in ('soc', 'sub', 'os.', 'htt')) and (
+            threading.current_thread().name not in EXEMPT):
+        _guard.check(event, args)

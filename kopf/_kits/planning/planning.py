@@ -1,0 +1,162 @@
+"""
+Planning: runs an operator on a sandbox over a cluster, and makes the plan.
+"""
+import asyncio
+import contextlib
+import datetime
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kopf._cogs.clients import vaults
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials
+from kopf._core.intents import registries
+from kopf._kits import commanding
+from kopf._kits.planning import dryruns, plans
+from kopf._kits.planning import stages as _stages
+from kopf._kits.sandbox import selecting
+from kopf._kits.sandbox.cluster import stored_resource
+from kopf._kits.sandbox.statuses import APIError
+from kopf._kits.sandbox.storage import Key
+from kopf._kits.sandbox.upstreams import Upstream
+from kopf._kits.testing import operators, runs, sandboxthreads
+
+
+class PlanError(Exception):
+    """There is no plan. The message says why."""
+
+
+REST = 150.0
+"""For how long (virtual seconds) nothing must be written, besides the intervals of handlers."""
+
+
+def plan(
+        *sources: runs.Source,
+        origin: credentials.Credentials | vaults.Vault | None = None,
+        context: str | None = None,
+        against: Sequence[runs.Source] = (),
+        labels: str = '',
+        horizon: float = 3600.0,
+        allow: Sequence[str] = (),
+        stages: pathlib.Path | None = None,
+        real_limit: float = 600.0,
+        **options: Any,
+) -> plans.Plan:
+    """
+    Find out what an operator would do in a cluster, or on another sandbox, without doing it.
+
+    The operator runs in virtual time on a sandbox over the cluster, to which only GET requests are
+    sent. See "Preview an upgrade" in the documentation.
+
+    :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`.
+    :param origin: the credentials of the cluster. Default: those of the kubeconfig.
+    :param context: the context of the kubeconfig. Default: the current one.
+    :param against: the files and modules of another version, usually of the present one: the plan
+        has only what differs from what that version would do. Default: none.
+    :param labels: a label selector: the handlers are called only for the objects that match.
+        Default: for all.
+    :param horizon: how many virtual seconds are planned at most. The plan ends earlier when the
+        operator is at rest.
+    :param allow: the hosts and programs that handlers may use, besides the API. Default: none.
+    :param stages: a YAML file with the statuses that objects get from other controllers. Default:
+        those of Kopf.
+    :param real_limit: how long (real seconds) it can take.
+    :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
+    :returns: the plan.
+    :raises LoginError: if there are no credentials.
+    :raises PlanError: if the cluster does not answer, there are no handlers, or the labels or the
+        stages are wrong.
+    :raises RuntimeError: in async tests, because it makes its event loop.
+    """
+    runs.check_sync('plan')
+    try:
+        rules, selector = _stages.load(stages), selecting.parse_labels(labels)
+    except (ValueError, APIError) as e:
+        raise PlanError(str(e)) from e
+    now = datetime.datetime.now(datetime.UTC)
+
+    def rehearse(registry: registries.OperatorRegistry, upstream: Upstream) -> dryruns.DryRun:
+        setup = runs.Setup(
+            (), {**options, 'registry': registry}, load=(), ignore=(), rest=REST,
+            limit=2 * horizon + REST, real_limit=real_limit, origin=now)
+        run = dryruns.DryRun(
+            setup, upstream, path, horizon=horizon, selector=selector, allowed=allow, rules=rules)
+        with _redirect_clients(path):
+            run.go()
+        return run
+
+    with tempfile.TemporaryDirectory(prefix='kopf-plan-') as folder:
+        path = pathlib.Path(folder, 'kubeconfig')
+        with _redirect_clients(path):  # some clients read the variable when they are imported
+            registry, *others = [_load(each) for each in (sources, against) if each]
+        if origin is None and context is None:
+            origin = asyncio.run(_log_in(registry))
+        upstream = Upstream(origin, context=context, follow=False)
+        try:
+            if not others:
+                return _describe(rehearse(registry, upstream), upstream)
+            with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # the state is the same
+                old, new = (_describe(rehearse(each, Upstream(frozen.credentials, follow=False)),
+                                      upstream) for each in (*others, registry))
+            return new.without(old)
+        except APIError as e:
+            raise PlanError(str(e)) from e
+
+
+def _load(sources: Sequence[runs.Source]) -> registries.OperatorRegistry:
+    registry = operators.load(sources, is_fresh=True)
+    if registry.is_empty:
+        raise PlanError(f"There are no handlers in {', '.join(map(str, sources))}.")
+    return registry
+
+
+async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credentials:
+    """Log in by the login handlers, or else by default."""
+    async with commanding.connect(
+            registry=registry, settings=configuration.OperatorSettings(), vault=None,
+    ) as (_, found):
+        return found
+
+
+@contextlib.contextmanager
+def _redirect_clients(path: pathlib.Path) -> Iterator[None]:
+    """Let the clients of handlers find this kubeconfig, and no service account."""
+    known = {name: os.environ.pop(name, None) for name in ('KUBECONFIG', 'KUBERNETES_SERVICE_HOST')}
+    os.environ['KUBECONFIG'] = str(path)
+    try:
+        yield
+    finally:
+        del os.environ['KUBECONFIG']
+        os.environ.update({name: value for name, value in known.items() if value is not None})
+
+
+def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
+    keyed = [((stored_resource(each.kind), each.key), each) for each in run.differences]
+    return plans.Plan(
+        plans.make_items(
+            (each, run.writers.get(item, ()), item in run.staged) for item, each in keyed),
+        refused=[_describe_refusal(key, refusal) for (_, key), refusal in run.refused.items()],
+        failures=list(run.attribution.failures.values()), problems=run.problems,
+        unknown=list(_find_unknown(run)), requests=dict(run.requests),
+        upstream=dict(upstream.requests))
+
+
+def _describe_refusal(key: Key, refusal: dryruns.Refusal) -> plans.Refused:
+    kind, message = refusal.request.kind, refusal.error.message
+    if kind.resource == ('', 'secrets'):
+        message = refusal.error.reason  # the message can quote the values
+    return plans.Refused(
+        plans.Place(plans.name_resource(kind), *key), refusal.request.verb, message,
+        sorted(refusal.handlers))
+
+
+def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
+    for what, handlers in run.guard.attempts:
+        yield f"What {what} would have answered: the connection is refused. By {handlers or '?'}"
+    if run.left_out:
+        yield f"The admission handlers are not called: {', '.join(run.left_out)}"
+    if not run.is_resting:
+        yield f"It is not at rest in the end, after {run.loop.time():.0f} seconds of virtual time."

@@ -1,0 +1,324 @@
+"""
+Plans: what an operator would do, by object.
+"""
+import collections
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from kopf._cogs.configs import conventions
+from kopf._cogs.structs import concealing, references
+from kopf._core.actions import essences
+from kopf._kits.planning.attribution import Failure
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.overlays import Difference
+from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.testing import snapshots
+
+Action = Literal['create', 'change', 'replace', 'delete']
+
+ROLLED = ('deployments.apps', 'statefulsets.apps', 'daemonsets.apps')
+"""The resources whose pods are restarted when their template changes."""
+
+UUID = re.compile(r'\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b')
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Place:
+    """Where an object is: its resource, its namespace (empty if there is none), and its name."""
+    resource: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource} {'/'.join(filter(None, (self.namespace, self.name)))}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field that would be changed; None is an absent value."""
+    path: str
+    old: Any
+    new: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """
+    What would become of one object, and by which handlers.
+
+    ``action`` is ``'create'``, ``'change'``, ``'delete'``, or ``'replace'``: to delete it, and to
+    create it again. ``fields`` are all fields that would change, except for those of the
+    ``status``, and for the ``finalizers``: those with a plus would be added, those with a minus
+    would be removed. ``restarts`` is how many pods would be restarted. ``owner`` is who is
+    deleted, if the garbage collector would delete the object for that. With ``is_waiting``, a
+    deleted object would stay until others have removed their finalizers.
+    """
+    place: Place
+    action: Action
+    handlers: Sequence[str]
+    fields: Sequence[Field] = ()
+    status: Sequence[Field] = ()
+    finalizers: Sequence[str] = ()
+    restarts: int = 0
+    owner: str = ''
+    is_waiting: bool = False
+
+    @property
+    def is_deletion(self) -> bool:
+        return self.action in ('delete', 'replace')
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A write that the API would refuse."""
+    place: Place
+    verb: str
+    message: str
+    handlers: Sequence[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """
+    What an operator would do: the ``items`` by objects, deletions first; what the API would have
+    ``refused``; the ``failures`` of handlers, by which the plan of their objects is incomplete; the
+    ``problems`` of the operator as a whole; and what is ``unknown``.
+
+    ``only_old`` is what only the former version would do, if there is one to compare with: then,
+    the items are only those that differ. ``requests`` are the numbers of requests of the operator
+    by verbs, and ``upstream`` are those that were sent to the cluster.
+    """
+    items: Sequence[Item]
+    refused: Sequence[Refused] = ()
+    failures: Sequence[Failure] = ()
+    problems: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    only_old: Sequence[Item] = ()
+    requests: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    upstream: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def deletions(self) -> Sequence[Item]:
+        """The objects that would be deleted, also those that would be created again."""
+        return [item for item in self.items if item.is_deletion]
+
+    @property
+    def restarts(self) -> Sequence[Item]:
+        """The objects whose pods would be restarted."""
+        return [item for item in self.items if item.restarts]
+
+    def summarize(self) -> Mapping[str, Mapping[Action, int]]:
+        """Count the objects by their resources and by what would become of them."""
+        found: dict[str, collections.Counter[Action]] = {}
+        for item in self.items:
+            found.setdefault(item.place.resource, collections.Counter())[item.action] += 1
+        return dict(sorted(found.items()))
+
+    def get_code(self, fail_on: Collection[str] = ()) -> int:
+        """
+        Get the exit code: 0 if there is nothing to do, 2 for changes, 1 for errors.
+
+        :param fail_on: what counts as an error: ``'deletions'``, ``'restarts'``.
+        """
+        if self.problems or self.failures or self.refused or any(
+                getattr(self, name) for name in fail_on):
+            return 1
+        return 2 if self.items or self.only_old else 0
+
+    def without(self, old: 'Plan') -> 'Plan':
+        """Make the plan of what differs from that of the former version, on the same state."""
+        known = {item.place: item for item in old.items}
+        found = [(item, known.pop(item.place, None)) for item in self.items]
+        items = [each if other is None else _relate(each, other) for each, other in found]
+        return dataclasses.replace(
+            self, items=[item for item in items if item is not None],
+            only_old=list(known.values()),
+            refused=[each for each in self.refused if each not in old.refused],
+            failures=[each for each in self.failures if each not in old.failures],
+            unknown=[each for each in self.unknown if each not in old.unknown])
+
+
+def make_items(
+        differences: Iterable[tuple[Difference, Collection[str], bool]],
+) -> list[Item]:
+    """
+    Make the items, deletions first. Of each object, it is known which handlers have written to it,
+    and whether its status is not that of the operator.
+    """
+    found = list(differences)
+    names: dict[str, str] = {}
+    places: dict[str, Place] = {}
+    counts: collections.Counter[str] = collections.Counter()
+    for difference, _, _ in found:
+        if difference.local is not None:
+            metadata = difference.local['metadata']
+            name = metadata['name']
+            if difference.base is None and metadata.get('generateName'):
+                name = f"{metadata['generateName']}*"
+                counts[name] += 1
+                name += f" #{counts[name]}" if counts[name] > 1 else ''
+            places[metadata['uid']] = place = Place(
+                name_resource(difference.kind), difference.key[0], name)
+            if difference.base is None or difference.base['metadata']['uid'] != metadata['uid']:
+                names[metadata['uid']] = f'(uid of {place})'
+    items = [
+        _make_item(difference, sorted(handlers), names, places, staged=staged)
+        for difference, handlers, staged in found]
+    return sorted(
+        (item for item in items if item is not None),
+        key=lambda item: (not item.is_deletion, not item.restarts, item.place))
+
+
+def name_resource(kind: Kind) -> str:
+    return f'{kind.plural}.{kind.group}' if kind.group else kind.plural
+
+
+def _make_item(
+        difference: Difference, handlers: Sequence[str], names: Mapping[str, str],
+        places: Mapping[str, Place], *, staged: bool,
+) -> Item | None:
+    """Make the item of an object; None if only Kopf's own annotations would change."""
+    kind, base, local = difference.kind, difference.base, difference.local
+    place = Place(name_resource(kind), *difference.key)
+    if local is None or (base is not None and _is_deleting(local) and not _is_deleting(base)):
+        owner = '' if handlers or base is None else _name_owners(base)
+        return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)
+    action: Action = 'create' if base is None else 'change'
+    if base is not None and base['metadata']['uid'] != local['metadata']['uid']:
+        action = 'replace'
+    resource = references.Resource(kind.group, kind.version, kind.plural)
+    fields = []
+    for path, old, new in _compare(_reduce(base or {}), _reduce(local), ()):
+        shown = [concealing.conceal_value(value, path, resource) for value in (old, new)]
+        fields.append(Field(_join(path), shown[0], _name_uids(shown[1], names)))
+    of_status = [field for field in fields if re.match(r'status\b', field.path)]
+    item = Item(
+        places[local['metadata']['uid']], action, handlers,
+        [field for field in fields if field not in of_status], [] if staged else of_status,
+        list(_compare_finalizers(base or {}, local)))
+    if base is not None and is_rolled(item, local):
+        item = dataclasses.replace(item, restarts=_count_pods(base))
+    is_own = action == 'change' and not (item.fields or item.status or item.finalizers)
+    return None if is_own else item
+
+
+def is_rolled(item: Item, obj: Obj) -> bool:
+    """Whether the pods of the object would be restarted."""
+    spec = obj.get('spec') or {}
+    is_left = spec.get('paused') or (spec.get('updateStrategy') or {}).get('type') == 'OnDelete'
+    return item.place.resource in ROLLED and (item.action == 'replace' or (not is_left and any(
+        re.match(r'spec\.template\b', field.path) for field in item.fields)))
+
+
+def _count_pods(obj: Obj) -> int:
+    number = (obj.get('status') or {}).get('desiredNumberScheduled')
+    return int(obj['spec'].get('replicas', 1) if number is None else number)
+
+
+def _relate(item: Item, old: Item) -> Item | None:
+    """Reduce an item to what differs from what the former version would do."""
+    if item.action != old.action:
+        return item
+    fields, status = (list(_relate_fields(*pair)) for pair in (
+        (item.fields, old.fields), (item.status, old.status)))
+    if not fields and not status and item.finalizers == old.finalizers:
+        return None
+    return dataclasses.replace(
+        item, fields=fields, status=status,
+        restarts=item.restarts if not old.restarts or fields else 0)
+
+
+def _relate_fields(new: Sequence[Field], old: Sequence[Field]) -> Iterator[Field]:
+    """Find the fields whose values would not be the same: those of the old version come first."""
+    ours, theirs = ({field.path: field for field in fields} for fields in (new, old))
+    for path in {**theirs, **ours}:
+        before = theirs[path].new if path in theirs else ours[path].old
+        after = ours[path].new if path in ours else theirs[path].old
+        for inner, *values in _compare(_hide_times(before), _hide_times(after), ()):
+            yield Field('.'.join(filter(None, (path, _join(inner)))), *values)
+
+
+def _hide_times(value: Any) -> Any:
+    return json.loads(snapshots.TIME.sub('(time)', json.dumps(value)))
+
+
+def _name_uids(value: Any, names: Mapping[str, str]) -> Any:
+    """Replace the uids of new objects, which will be others in the cluster."""
+    text = json.dumps(value)
+    named = UUID.sub(lambda match: names.get(match[0], match[0]), text)
+    return value if named == text else json.loads(named)
+
+
+def _is_deleting(obj: Obj) -> bool:
+    return 'deletionTimestamp' in obj['metadata']
+
+
+def _name_owners(obj: Obj) -> str:
+    owners = obj['metadata'].get('ownerReferences') or ()
+    return ', '.join(f"{owner['kind']} {owner['name']}" for owner in owners)
+
+
+def _reduce(obj: Obj) -> Obj:
+    """Leave out what is not the operator's, or is told otherwise."""
+    metadata = {
+        key: value for key, value in obj.get('metadata', {}).items()
+        if key not in (*snapshots.IGNORED_METADATA, 'finalizers', 'deletionTimestamp',
+                       'deletionGracePeriodSeconds', 'name', 'namespace', 'generateName')}
+    annotations = conventions.get_foreign_annotations(metadata.pop('annotations', None) or {})
+    metadata['annotations'] = {
+        key: value for key, value in annotations.items()
+        if not key.startswith(essences.OWN_PREFIX)}
+    return {**obj, 'apiVersion': '', 'kind': '', 'metadata': metadata}
+
+
+def _compare_finalizers(base: Obj, local: Obj) -> Iterator[str]:
+    old, new = (obj.get('metadata', {}).get('finalizers') or () for obj in (base, local))
+    yield from (f'+{name}' for name in new if name not in old)
+    yield from (f'-{name}' for name in old if name not in new)
+
+
+Path = tuple[str, ...]
+
+
+def _compare(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
+    """Compare field by field; the items of lists by their names, or else by their places."""
+    pairs = None if old == new else _pair(old, new)
+    if pairs is not None:
+        for key, before, after in pairs:
+            yield from _compare(before, after, (*path, key))
+    elif old != new:
+        yield path, old, new
+
+
+def _pair(old: Any, new: Any) -> list[tuple[str, Any, Any]] | None:
+    """Pair the parts of two values; None if they are compared as they are."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return [(key, old.get(key), new.get(key)) for key in {**old, **new}]
+    if not (isinstance(old, list) and isinstance(new, list)):
+        return None
+    named = [_get_named(items) for items in (old, new)]
+    if named[0] and named[1]:
+        return [(key, named[0].get(key), named[1].get(key)) for key in {**named[0], **named[1]}]
+    if len(old) == len(new):
+        return [(f'[{i}]', *pair) for i, pair in enumerate(zip(old, new, strict=True))]
+    return None
+
+
+def _get_named(items: Sequence[Any]) -> dict[str, Any]:
+    """Get the items by their names; nothing if they do not all have names, each another one."""
+    named = {f"[{item.get('name')}]": item for item in items
+             if isinstance(item, Mapping) and item.get('name')}
+    return named if len(named) == len(items) else {}
+
+
+def _join(path: Iterable[str]) -> str:
+    """Write a path: ``metadata.labels[example.com/app]``, ``spec.containers[app].image``."""
+    text = ''
+    for key in path:
+        if not key.startswith('['):
+            key = f'[{key}]' if '.' in key or '/' in key else f'.{key}' if text else key
+        text += key
+    return text

@@ -1,0 +1,160 @@
+"""
+Rendering: a plan as text for people, as Markdown for a comment, and as JSON.
+"""
+import collections
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+
+from kopf._kits.planning.plans import Field, Item, Plan
+
+MAX_ALIKE = 3
+"""How many objects are shown whose same fields change."""
+
+MAX_HANDLERS = 3
+MAX_VALUE = 120
+"""How many characters of a value are shown."""
+
+VERBS = {'create': 'created', 'change': 'changed', 'delete': 'deleted',
+         'replace': 'deleted and created again'}
+
+STYLES: Mapping[str, Any] = {
+    '-': {'fg': 'red'}, '+': {'fg': 'green'}, '!': {'fg': 'yellow'}, '#': {'bold': True}}
+"""The styles of lines by their first characters, which diffs in Markdown have, too."""
+
+
+def render(plan: Plan, form: str, *, is_colored: bool = False) -> str:
+    """Render as ``'text'``, ``'markdown'``, or ``'json'``. Only text can be coloured."""
+    match form:
+        case 'json':
+            return json.dumps(dataclasses.asdict(plan), indent=2)
+        case 'markdown':
+            return _render_markdown(plan)
+    lines = [*_iter_details(plan), "# Summary", *_iter_summary(plan)]
+    return '\n'.join(
+        click.style(line, **STYLES.get(line[0], {})) if is_colored else line for line in lines)
+
+
+def _render_markdown(plan: Plan) -> str:
+    """Render for a comment: the summary is visible, and the rest can be unfolded."""
+    summary = [f"- {line.strip()}" for line in _iter_summary(plan)]
+    details = [line.replace('```', "'''") for line in _iter_details(plan)]
+    if details:
+        details = ['', '<details><summary>Details</summary>', '', '```diff', *details, '```', '',
+                   '</details>']
+    return '\n'.join(['### What the operator would do', '', *summary, *details])
+
+
+def _iter_details(plan: Plan) -> Iterator[str]:
+    yield from _iter_section("Would be deleted", plan.deletions)
+    yield from _iter_section("Would restart pods", [
+        item for item in plan.restarts if not item.is_deletion])
+    yield from _iter_section("Would be changed", [
+        item for item in plan.items if item.action == 'change' and not item.restarts])
+    yield from _iter_section("Would be created", [
+        item for item in plan.items if item.action == 'create'])
+    yield from _iter_section("Only the other version would do this", plan.only_old)
+    if plan.refused:
+        yield "# Would be refused by the API"
+    for refused in plan.refused:
+        yield f"! {refused.verb} {refused.place}{_by(refused.handlers)}: {refused.message}"
+    if plan.failures:
+        yield "# Failing handlers, so that the plan for these objects is incomplete"
+    for failure in plan.failures:
+        yield f"! {failure.handler} for {failure.place or 'the operator'}: {failure.message}"
+    if plan.unknown:
+        yield "# Unknown"
+    yield from (f"! {text}" for text in plan.unknown)
+    if plan.problems:
+        yield "# Errors"
+    yield from (f"! {text}" for text in plan.problems)
+
+
+def _iter_section(title: str, items: Sequence[Item]) -> Iterator[str]:
+    if not items:
+        return
+    yield f"# {title}: {len(items)}"
+    groups: dict[object, list[Item]] = {}
+    for item in items:
+        key = item.place.resource, item.action, tuple(field.path for field in item.fields)
+        groups.setdefault(key, []).append(item)
+    for group in groups.values():
+        is_whole = group[0].is_deletion  # each of them is named
+        for item in group if is_whole else group[:MAX_ALIKE]:
+            yield from _iter_item(item)
+        if not is_whole and len(group) > MAX_ALIKE:
+            yield f"  … and {len(group) - MAX_ALIKE} more {group[0].place.resource} like these"
+
+
+def _iter_item(item: Item) -> Iterator[str]:
+    notes = [VERBS[item.action]]
+    if item.restarts:
+        notes.append(f"restarts {_count(item.restarts, 'pod')}")
+    if item.owner:
+        notes.append(f"by the garbage collector, with {item.owner}")
+    if item.is_waiting:
+        notes.append("when others have removed their finalizers")
+    sign = '-' if item.is_deletion else '!' if item.restarts else '+' if (
+        item.action == 'create') else '~'
+    yield f"{sign} {item.place}: {', '.join(notes)}{'' if item.owner else _by(item.handlers)}"
+    if item.action == 'delete':
+        return
+    for field in item.fields:
+        yield from _iter_field(field)
+    yield from (f"{name[0]}     finalizer {name[1:]}" for name in item.finalizers)
+    if item.status:
+        yield f"      and in the status: {', '.join(_get_name(field) for field in item.status)}"
+
+
+def _get_name(field: Field) -> str:
+    return field.path.removeprefix('status.') if field.path != 'status' else ', '.join(
+        field.new if isinstance(field.new, Mapping) else ['all'])
+
+
+def _iter_field(field: Field) -> Iterator[str]:
+    if field.old is not None:
+        yield f"-     {field.path}: {_show(field.old)}"
+    if field.new is not None:
+        yield f"+     {field.path}: {_show(field.new)}"
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
+
+
+def _by(handlers: Sequence[str]) -> str:
+    more = len(handlers) - MAX_HANDLERS
+    shown = ', '.join(handlers[:MAX_HANDLERS]) or 'Kopf'
+    return f", by {shown}{f', and {more} more' if more > 0 else ''}"
+
+
+def _iter_summary(plan: Plan) -> Iterator[str]:
+    if not (plan.items or plan.only_old):
+        yield "  Nothing would change."
+    for resource, counts in plan.summarize().items():
+        yield f"  {resource}: " + ', '.join(
+            f"{number} {VERBS[action]}" for action, number in counts.items())
+    pods: collections.Counter[str] = collections.Counter()
+    for item in plan.restarts:
+        pods[item.place.resource] += item.restarts
+    for resource, number in pods.items():
+        objects = sum(item.place.resource == resource for item in plan.restarts)
+        yield f"  restarts {_count(number, 'pod')} in {objects} {resource}"
+    for text, found in (("refused by the API", plan.refused), ("failing handlers", plan.failures),
+                        ("errors", plan.problems)):
+        if found:
+            yield f"  {text}: {len(found)}"
+    yield f"  requests of the operator: {_list(plan.requests)}"
+    yield f"  requests to the cluster: {_list(plan.upstream)}"
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    return ', '.join(f"{number} {verb}" for verb, number in sorted(counts.items())) or "none"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,645 @@
+import asyncio
+import http.server
+import threading
+
+import pytest
+
+import kopf
+from kopf import testing
+
+CHILD = '''
+@kopf.reconcile('kopfexamples', owns=['configmaps'])
+async def child(name, spec, **_):
+    yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+           'data': {'n': str(spec['n'])}}
+'''
+
+NOTHING = '''
+@kopf.on.event('kopfexamples')
+async def look(**_):
+    pass
+'''
+
+REQUESTING = '''
+import aiohttp, os, pathlib, yaml
+
+@kopf.on.event('kopfexamples')
+async def change(**_):
+    config = yaml.safe_load(pathlib.Path(os.environ['KUBECONFIG']).read_text())
+    headers = {'Content-Type': 'application/strategic-merge-patch+json'}
+    async with aiohttp.ClientSession(config['clusters'][0]['cluster']['server']) as session:
+        for method, path, body in REQUESTS:
+            options = {'json': body} if body else {}
+            if method == 'PATCH':
+                options['headers'] = headers
+            async with session.request(method, path, **options):
+                pass
+'''
+
+MAPS = '/api/v1/namespaces/default/configmaps'
+DEPLOYMENTS = '/apis/apps/v1/namespaces/default/deployments'
+
+
+def request(method, path, body=None):
+    return send((method, path, body))
+
+
+def send(*requests):
+    """Make a handler that sends requests to the API, as any client would do it."""
+    return REQUESTING.replace('REQUESTS', repr(requests))
+
+
+def set_image(image, kind='deployments', name='web'):
+    return request('PATCH', f'/apis/apps/v1/namespaces/default/{kind}/{name}', {
+        'spec': {'template': {'spec': {'containers': [{'name': 'app', 'image': image}]}}}})
+
+
+def names(items):
+    return [(item.action, str(item.place)) for item in items]
+
+
+# What would become of objects.
+
+
+def test_a_created_object_is_planned_with_its_handler(plan, parent):
+    item, = plan(CHILD).items
+    assert (item.action, str(item.place)) == ('create', 'configmaps default/example')
+    assert item.handlers == ['child for kopfexamples.kopf.dev default/example']
+    assert testing.Field('data', None, {'n': '1'}) in item.fields
+
+
+def test_nothing_is_planned_if_nothing_would_change(plan, parent):
+    made = plan(NOTHING)
+    assert not made.items and not made.problems and not made.unknown
+    assert made.get_code() == 0
+
+
+def test_the_cluster_is_only_read(plan, parent, cluster):
+    made = plan(CHILD)
+    assert set(made.upstream) <= {'get', 'list'}
+    assert not cluster.client.list('configmaps')
+
+
+def test_a_change_is_planned_by_fields(plan, parent, make_workload):
+    make_workload()
+    item, = plan(set_image('nginx:2')).items
+    assert item.action == 'change'
+    assert item.fields == [testing.Field(
+        'spec.template.spec.containers[app].image', 'nginx:1', 'nginx:2')]
+
+
+def test_a_changed_template_restarts_the_pods(plan, parent, make_workload):
+    make_workload(replicas=5)
+    made = plan(set_image('nginx:2'))
+    assert [item.restarts for item in made.restarts] == [5]
+
+
+def test_the_pods_of_daemonsets_are_those_that_are_scheduled(plan, parent, make_workload, client):
+    make_workload('DaemonSet')
+    client.patch('daemonsets', 'web', {'status': {
+        'desiredNumberScheduled': 7, 'currentNumberScheduled': 7, 'numberMisscheduled': 0,
+        'numberReady': 7}}, subresource='status')
+    made = plan(set_image('nginx:2', 'daemonsets'))
+    assert [item.restarts for item in made.restarts] == [7]
+
+
+def test_other_changes_of_workloads_restart_nothing(plan, parent, make_workload):
+    make_workload()
+    made = plan(request('PATCH', f'{DEPLOYMENTS}/web', {'spec': {'replicas': 9}}))
+    assert [field.new for field in made.items[0].fields] == [9]
+    assert not made.restarts
+
+
+@pytest.mark.parametrize('kind, spec', [
+    ('Deployment', {'paused': True}), ('StatefulSet', {'updateStrategy': {'type': 'OnDelete'}})])
+def test_paused_workloads_restart_nothing(plan, parent, make_workload, kind, spec):
+    make_workload(kind, **spec)
+    made = plan(set_image('nginx:2', f'{kind.lower()}s'))
+    assert made.items and not made.restarts
+
+
+def test_a_deletion_is_planned_with_what_the_garbage_collector_deletes(plan, parent, client):
+    owner = client.create('configmaps', 'owner')
+    client.create({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'owned', 'ownerReferences': [{
+            'apiVersion': 'v1', 'kind': 'ConfigMap', 'name': 'owner',
+            'uid': owner['metadata']['uid']}]}})
+    made = plan(request('DELETE', f'{MAPS}/owner'))
+    assert names(made.deletions) == [
+        ('delete', 'configmaps default/owned'), ('delete', 'configmaps default/owner')]
+    assert [(item.owner, bool(item.handlers)) for item in made.deletions] == [
+        ('ConfigMap owner', False), ('', True)]
+
+
+async def test_a_pruned_child_is_planned_as_deleted(plan, parent, cluster, script):
+    path = script(CHILD)
+    async with testing.Operator(path, credentials=cluster.credentials, clusterwide=True):
+        await asyncio.to_thread(cluster.client.wait, 'configmaps', 'example')
+    made = await asyncio.to_thread(plan, CHILD.replace("yield {", "if spec['n'] > 1: yield {"))
+    assert names(made.deletions) == [('delete', 'configmaps default/example')]
+
+
+def test_an_object_that_waits_for_others_is_planned_as_deleted(plan, parent, client):
+    client.create({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'held', 'finalizers': ['example.com/other']}})
+    made = plan(request('DELETE', f'{MAPS}/held'))
+    assert [item.is_waiting for item in made.deletions] == [True]
+
+
+def test_an_object_that_is_deleted_and_created_again_is_replaced(plan, parent, client):
+    client.create('configmaps', 'x')
+    made = plan(send(('DELETE', f'{MAPS}/x', None), ('POST', MAPS, {
+        'metadata': {'name': 'x'}, 'data': {'a': 'b'}})))
+    item, = made.deletions
+    assert item.action == 'replace'
+    assert testing.Field('data', None, {'a': 'b'}) in item.fields
+
+
+def test_statuses_and_finalizers_are_told_apart(plan, parent):
+    item, = plan('''
+@kopf.on.create('kopfexamples')
+async def create(patch, **_):
+    patch.spec['extra'] = 1
+    return {'done': True}
+
+@kopf.on.delete('kopfexamples')
+async def delete(**_):
+    pass
+''').items
+    assert [field.path for field in item.fields] == ['spec.extra']
+    assert [field.path for field in item.status] == ['status']
+    assert item.finalizers == ['+kopf.zalando.org/KopfFinalizerMarker']
+
+
+def test_the_annotations_of_kopf_are_no_change(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+async def create(**_):
+    pass
+''')
+    assert made.requests['patch']
+    assert not made.items
+
+
+def test_generated_names_are_patterns(plan, parent):
+    made = plan(send(*[('POST', MAPS, {'metadata': {'generateName': 'x-'}})] * 2))
+    assert [item.place.name for item in made.items] == ['x-*', 'x-* #2']
+
+
+def test_uids_of_new_objects_are_names(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+async def create(**_):
+    first = await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'first', 'namespace': 'default'}})
+    await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'second', 'namespace': 'default'}, 'data': {'uid': first['metadata']['uid']}})
+''')
+    assert made.items[1].fields == [testing.Field(
+        'data', None, {'uid': '(uid of configmaps default/first)'})]
+
+
+def test_values_of_secrets_are_not_shown(plan, parent, client):
+    client.create({'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': 's'},
+                   'stringData': {'key': 'old-value'}})
+    made = plan(request('PATCH', '/api/v1/namespaces/default/secrets/s', {
+        'stringData': {'key': 'new-value', 'more': 'x'}}))
+    assert made.items[0].fields == [
+        testing.Field('data.key', '***', '***'), testing.Field('data.more', None, '***')]
+
+
+# What is wrong.
+
+
+def test_an_immutable_field_is_refused(plan, parent, make_workload):
+    make_workload()
+    made = plan(request('PATCH', f'{DEPLOYMENTS}/web', {
+        'spec': {'selector': {'matchLabels': {'app': 'other'}}}}))
+    refused, = made.refused
+    assert str(refused.place) == 'deployments.apps default/web'
+    assert 'immutable' in refused.message
+    assert refused.handlers == ['change for kopfexamples.kopf.dev default/example']
+    assert made.get_code() == 1
+
+
+def test_a_refused_secret_is_not_quoted(plan, parent):
+    made = plan(request('POST', '/api/v1/namespaces/default/secrets', {
+        'metadata': {'name': 's'}, 'data': {'key': 'no-base64!'}}))
+    refused, = made.refused
+    assert 'no-base64' not in refused.message
+
+
+def test_what_is_accepted_later_is_not_refused(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+async def create(retry, **_):
+    await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'x', 'namespace': 'default'}, 'data': {'a': 'b' if retry else {'c': 1}}})
+''')
+    assert made.items and not made.refused and not made.failures
+
+
+def test_failing_handlers_are_shown_with_their_objects(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def fail(**_):
+    raise ValueError("that is it")
+''')
+    assert made.failures == [testing.Failure(
+        'fail', 'kopfexamples.kopf.dev default/example', 'that is it')]
+    assert made.get_code() == 1
+
+
+def test_handlers_that_succeed_later_have_not_failed(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def fail(retry, patch, **_):
+    if retry < 3:
+        raise kopf.TemporaryError("not yet", delay=600)
+    patch.spec['retries'] = retry
+''')
+    assert not made.failures
+    assert made.items[0].fields == [testing.Field('spec.retries', None, 3)]
+
+
+def test_an_operator_that_does_not_start_is_a_problem(plan, parent):
+    made = plan(NOTHING + '''
+@kopf.on.startup()
+def start(**_):
+    raise kopf.PermanentError("never")
+''')
+    assert any('never' in problem for problem in made.problems)
+    assert made.get_code() == 1
+
+
+def test_without_handlers_there_is_no_plan(plan):
+    with pytest.raises(testing.PlanError, match="There are no handlers in"):
+        plan('')
+
+
+def test_without_a_cluster_there_is_no_plan(script):
+    with pytest.raises(testing.PlanError, match="The upstream fails"):
+        testing.plan(script(NOTHING), clusterwide=True,
+                     origin=kopf.ConnectionInfo(server='http://127.0.0.1:9'))
+
+
+def test_wrong_labels_are_no_plan(plan):
+    with pytest.raises(testing.PlanError, match="expected"):
+        plan(NOTHING, labels='a=b=c')
+
+
+async def test_it_is_for_sync_tests(script):
+    with pytest.raises(RuntimeError, match="sync tests"):
+        testing.plan(script(NOTHING))
+
+
+def test_blocking_handlers_end_the_plan(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+async def create(patch, **_):
+    while True:
+        pass
+''', real_limit=1)
+    assert any('has not ended in 1 seconds' in problem for problem in made.problems)
+
+
+# Time.
+
+
+def test_timers_tick_in_virtual_time(plan, parent):
+    made = plan('''
+@kopf.timer('kopfexamples', interval=600)
+def tick(spec, patch, **_):
+    patch.spec['ticks'] = spec.get('ticks', 0) + 1
+''', horizon=3000)
+    assert made.items[0].fields[0].new in (5, 6)
+    assert "not at rest" in made.unknown[0]
+
+
+def test_the_plan_ends_at_rest(plan, parent):
+    made = plan('''
+@kopf.timer('kopfexamples', initial_delay=1000, interval=100)
+def tick(spec, patch, **_):
+    patch.spec['ticks'] = 1
+''', horizon=100_000)
+    assert made.items[0].fields == [testing.Field('spec.ticks', None, 1)]
+    assert not made.unknown
+
+
+def test_daemons_run_until_the_horizon(plan, parent):
+    made = plan('''
+@kopf.daemon('kopfexamples')
+async def run(patch, stopped, **_):
+    await stopped.wait(1000)
+    await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'late', 'namespace': 'default'}})
+    await stopped.wait()
+''')
+    late, = (item for item in made.items if item.action == 'create')
+    assert late.handlers == ['run for kopfexamples.kopf.dev default/example']
+
+
+# What surrounds the operator.
+
+
+def test_handlers_wait_for_pods_that_do_not_run(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+async def create(patch, **_):
+    labels = {'app': 'web'}
+    made = await kopf.apply({
+        'apiVersion': 'apps/v1', 'kind': 'Deployment',
+        'metadata': {'name': 'web', 'namespace': 'default'},
+        'spec': {'replicas': 4, 'selector': {'matchLabels': labels}, 'template': {
+            'metadata': {'labels': labels},
+            'spec': {'containers': [{'name': 'x', 'image': 'x'}]}}}})
+    if made.status.get('readyReplicas') != 4:
+        raise kopf.TemporaryError("not ready", delay=10)
+    patch.spec['ready'] = True
+''')
+    assert not made.failures
+    assert {item.action: [field.path for field in item.status] for item in made.items} == {
+        'create': [], 'change': []}
+
+
+def test_stages_come_from_a_file(plan, parent, tmp_path, client):
+    path = tmp_path / 'stages.yaml'
+    path.write_text('''
+- resource: kopfexamples.kopf.dev
+  when: {spec.n: 2}
+  after: 60
+  status: {seen: "{spec.n}", other: "{spec.other|7}", list: ["{spec.n}"]}
+''')
+    text = '''
+@kopf.on.event('kopfexamples')
+def go(spec, status, patch, **_):
+    patch.spec['n'] = 2
+    if 'seen' in status:
+        patch.spec['status'] = dict(status)
+'''
+    item, = plan(text, stages=path).items
+    assert item.fields == [
+        testing.Field('spec.n', 1, 2),
+        testing.Field('spec.status', None, {'seen': 2, 'other': 7, 'list': [2]})]
+    assert not item.status
+
+
+@pytest.mark.parametrize('text', ['{', '- {}', '- {resource: x}', '5'])
+def test_wrong_stages_are_no_plan(plan, tmp_path, text):
+    path = tmp_path / 'stages.yaml'
+    path.write_text(text)
+    with pytest.raises(testing.PlanError, match=r"stages\.yaml has no stages"):
+        plan(NOTHING, stages=path)
+
+
+def test_the_operator_is_alone_and_serves_nothing(plan, parent):
+    made = plan('''
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.peering.name, settings.peering.mandatory = 'absent', True
+    settings.peering.standalone = False
+    settings.leadership.name = 'lease'
+    settings.posting.enabled = True
+    settings.metrics.endpoint = 'http://127.0.0.1:1/metrics'
+    settings.admission.managed = 'auto.kopf.dev'
+
+@kopf.on.validate('kopfexamples')
+def validate(**_):
+    pass
+
+@kopf.on.create('kopfexamples')
+def create(patch, body, **_):
+    kopf.info(body, reason='R', message='M')
+    patch.spec['extra'] = 1
+''')
+    assert names(made.items) == [('change', 'kopfexamples.kopf.dev default/example')]
+    assert made.unknown == ["The admission handlers are not called: validate"]
+    assert 'create' not in made.requests
+
+
+def test_only_the_selected_objects_are_handled(plan, parent, client):
+    client.create('kopfexamples', {'metadata': {'name': 'other', 'labels': {'a': 'b'}}, 'spec': {
+        'n': 2}})
+    made = plan(CHILD, labels='a in (b,c),!d')
+    assert names(made.items) == [('create', 'configmaps default/other')]
+
+
+def test_only_the_namespaces_of_the_operator_are_handled(plan, parent, client, cluster, script):
+    client.create('namespaces', 'ns')
+    client.create('kopfexamples', 'other', namespace='ns', spec={'n': 2})
+    made = testing.plan(script(CHILD), origin=cluster.credentials, namespaces=['ns'])
+    assert names(made.items) == [('create', 'configmaps ns/example')] or (
+        names(made.items) == [('create', 'configmaps ns/other')])
+
+
+def test_login_handlers_are_used(parent, cluster, script):
+    made = testing.plan(script(f'''
+@kopf.on.login()
+def login(**_):
+    return kopf.ConnectionInfo(server={cluster.url!r})
+{CHILD}'''), clusterwide=True)
+    assert made.items and not made.problems
+
+
+# What leads out of the process.
+
+
+@pytest.fixture()
+def server():
+    """A server that is not the API."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'7')
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler) as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found.server_port
+        found.shutdown()
+        thread.join()
+
+
+ASKING = {
+    'sync': '''
+@kopf.on.create('kopfexamples')
+def ask(patch, **_):
+    import urllib.request
+    patch.spec['answer'] = int(urllib.request.build_opener().open('http://127.0.0.1:PORT/').read())
+''',
+    'async': '''
+@kopf.on.create('kopfexamples')
+async def ask(patch, **_):
+    import aiohttp
+    async with aiohttp.request('GET', 'http://127.0.0.1:PORT/') as answer:
+        patch.spec['answer'] = int(await answer.read())
+''',
+    'thread': '''
+@kopf.on.create('kopfexamples')
+def ask(patch, **_):
+    import threading, urllib.request
+    def read():
+        try:
+            patch.spec['answer'] = int(urllib.request.build_opener().open('http://127.0.0.1:PORT/').read())
+        except OSError:
+            pass
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+''',
+}
+
+
+@pytest.mark.parametrize('way', ASKING)
+def test_connections_are_refused_and_listed(plan, parent, server, way):
+    made = plan(ASKING[way].replace('PORT', str(server)))
+    who = '?' if way == 'thread' else 'ask for kopfexamples.kopf.dev default/example'
+    assert any(f'127.0.0.1:{server}' in text and text.endswith(f'By {who}')
+               for text in made.unknown)
+    assert not made.items
+
+
+@pytest.mark.parametrize('way', ASKING)
+def test_connections_are_made_if_they_are_allowed(plan, parent, server, way):
+    made = plan(ASKING[way].replace('PORT', str(server)), allow=['127.0.0.1'])
+    assert made.items[0].fields == [testing.Field('spec.answer', None, 7)]
+    assert not made.unknown
+
+
+@pytest.mark.parametrize('way', ['sync', 'async'])
+def test_names_are_not_even_resolved(plan, parent, way):
+    made = plan(ASKING[way].replace('127.0.0.1:PORT', 'api.example.com'))
+    assert any('api.example.com:80' in text and 'By ask for' in text for text in made.unknown)
+
+
+def test_programs_are_refused_and_listed(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def start(**_):
+    import subprocess
+    subprocess.run(['/bin/echo', 'hello'], check=True)
+''')
+    assert any('the program echo' in text for text in made.unknown)
+    assert made.failures
+
+
+def test_programs_run_if_they_are_allowed(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def start(patch, **_):
+    import subprocess
+    patch.spec['said'] = subprocess.check_output(['echo', 'hello'], text=True)
+''', allow=['echo'])
+    assert made.items[0].fields == [testing.Field('spec.said', None, 'hello\n')]
+
+
+def test_everything_is_allowed_again_after_the_plan(plan, parent, server):
+    plan(NOTHING)
+    import urllib.request
+    assert urllib.request.urlopen(f'http://127.0.0.1:{server}/').read() == b'7'
+
+
+def test_blocking_clients_reach_the_sandbox_and_are_known(plan, parent, client):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def create(**_):
+    import json, os, pathlib, urllib.request, yaml
+    config = yaml.safe_load(pathlib.Path(os.environ['KUBECONFIG']).read_text())
+    url = config['clusters'][0]['cluster']['server'] + '/api/v1/namespaces/default/configmaps'
+    with urllib.request.urlopen(urllib.request.Request(
+            url, json.dumps({'metadata': {'name': 'x'}}).encode(),
+            {'Content-Type': 'application/json'})):
+        pass
+''')
+    item, = made.items
+    assert names([item]) == [('create', 'configmaps default/x')]
+    assert item.handlers == ['create for kopfexamples.kopf.dev default/example']
+
+
+# Two versions.
+
+
+def test_the_same_version_differs_in_nothing(plan, parent):
+    made = plan(CHILD, against=CHILD)
+    assert not made.items and not made.only_old
+    assert made.get_code() == 0
+
+
+def test_only_the_differing_fields_are_planned(plan, parent):
+    made = plan(CHILD.replace("str(spec['n'])}", "'2', 'm': '3'}"), against=CHILD)
+    item, = made.items
+    assert names([item]) == [('create', 'configmaps default/example')]
+    assert item.fields == [
+        testing.Field('data.n', '1', '2'), testing.Field('data.m', None, '3')]
+
+
+def test_what_only_the_other_version_does_is_told(plan, parent):
+    made = plan(NOTHING, against=CHILD)
+    assert not made.items
+    assert names(made.only_old) == [('create', 'configmaps default/example')]
+    assert made.get_code() == 2
+
+
+def test_what_only_the_new_version_does_is_planned(plan, parent, client):
+    client.create('configmaps', 'x')
+    made = plan(request('DELETE', f'{MAPS}/x'), against=NOTHING)
+    assert names(made.deletions) == [('delete', 'configmaps default/x')]
+
+
+def test_times_and_generated_values_of_both_versions_are_the_same(plan, parent):
+    text = '''
+import datetime, uuid
+
+@kopf.on.create('kopfexamples')
+async def create(**_):
+    first = await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'first', 'namespace': 'default'}})
+    await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'second', 'namespace': 'default'}, 'data': {
+            'uid': first['metadata']['uid'], 'time': datetime.datetime.now().isoformat() + 'Z'}})
+'''
+    made = plan(text, against=text)
+    assert not made.items
+
+
+def test_failures_of_both_versions_are_not_told(plan, parent):
+    text = '''
+@kopf.on.create('kopfexamples')
+def fail(**_):
+    raise ValueError("as always")
+'''
+    assert plan(text, against=text).get_code() == 0
+
+
+def test_both_versions_have_the_same_state(plan, parent, client):
+    """What is changed in between is seen by none of them."""
+    text = f'''
+import threading
+
+@kopf.on.startup()
+def start(**_):
+    pass
+{CHILD}'''
+    made = plan(text, against=text)
+    assert made.upstream['list'] <= 20
+    assert not made.items
+
+
+# The exit code.
+
+
+def test_changes_have_a_code(plan, parent):
+    assert plan(CHILD).get_code() == 2
+
+
+def test_deletions_and_restarts_can_be_errors(plan, parent, make_workload, client):
+    make_workload()
+    client.create('configmaps', 'x')
+    restart = plan(set_image('nginx:2'))
+    delete = plan(request('DELETE', f'{MAPS}/x'))
+    assert [restart.get_code([name]) for name in ('deletions', 'restarts')] == [2, 1]
+    assert [delete.get_code([name]) for name in ('deletions', 'restarts')] == [1, 2]
