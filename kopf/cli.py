@@ -818,6 +818,8 @@ def plan(
     For example: kopf plan handlers.py --against deployed/handlers.py
     """
     from kopf._kits.planning import planning, rendering  # only for this command
+    level = logging.getLogger().level
+    loggers.add_filter(lambda record: record.levelno >= level)  # the run itself needs all records
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not the plan
             made = planning.plan(*paths, *modules, origin=__controls.vault, **options)

@@ -147,6 +147,9 @@ def make_items(
     """
     Make the items, deletions first. Of each object, it is known which handlers have written to it,
     and whether its status is not that of the operator.
+
+    What is deleted without a handler is left out, unless it depends on what the operator deletes:
+    then, the cluster was about to delete it.
     """
     found = list(differences)
     names: dict[str, str] = {}
@@ -164,9 +167,12 @@ def make_items(
                 name_resource(difference.kind), difference.key[0], name)
             if difference.base is None or difference.base['metadata']['uid'] != metadata['uid']:
                 names[metadata['uid']] = f'(uid of {place})'
+    gone = {mark for difference, _, _ in found if _is_deleted(difference)
+            for mark in _mark(difference)}
     items = [
         _make_item(difference, sorted(handlers), names, places, staged=staged)
-        for difference, handlers, staged in found]
+        for difference, handlers, staged in found
+        if handlers or not _is_deleted(difference) or not gone.isdisjoint(_depend_on(difference))]
     return sorted(
         (item for item in items if item is not None),
         key=lambda item: (not item.is_deletion, not item.restarts, item.place))
@@ -176,6 +182,29 @@ def name_resource(kind: Kind) -> str:
     return f'{kind.plural}.{kind.group}' if kind.group else kind.plural
 
 
+def _is_deleted(difference: Difference) -> bool:
+    base, local = difference.base, difference.local
+    return local is None or (
+        base is not None and _is_deleting(local) and not _is_deleting(base))
+
+
+def _mark(difference: Difference) -> Iterator[str]:
+    """How others name an object on which they depend."""
+    if difference.base is not None:
+        yield difference.base['metadata']['uid']
+    if difference.kind.plural in ('namespaces', 'customresourcedefinitions'):
+        yield difference.key[1]
+
+
+def _depend_on(difference: Difference) -> Iterator[str]:
+    """On what an object depends: its owners, its namespace, its definition."""
+    yield difference.key[0]
+    yield name_resource(difference.kind)
+    if difference.base is not None:
+        for owner in difference.base['metadata'].get('ownerReferences') or ():
+            yield owner['uid']
+
+
 def _make_item(
         difference: Difference, handlers: Sequence[str], names: Mapping[str, str],
         places: Mapping[str, Place], *, staged: bool,
@@ -183,7 +212,7 @@ def _make_item(
     """Make the item of an object; None if only Kopf's own annotations would change."""
     kind, base, local = difference.kind, difference.base, difference.local
     place = Place(name_resource(kind), *difference.key)
-    if local is None or (base is not None and _is_deleting(local) and not _is_deleting(base)):
+    if local is None or _is_deleted(difference):
         owner = '' if handlers or base is None else _name_owners(base)
         return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)
     action: Action = 'create' if base is None else 'change'
