@@ -2,6 +2,7 @@
 Plans: what an operator would do, by object.
 """
 import collections
+import copy
 import dataclasses
 import json
 import re
@@ -12,6 +13,7 @@ from kopf._cogs.configs import conventions
 from kopf._cogs.structs import concealing, references
 from kopf._core.actions import essences
 from kopf._kits.planning.attribution import Failure
+from kopf._kits.sandbox import builtins, rules
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Difference
 from kopf._kits.sandbox.statuses import Obj
@@ -21,6 +23,8 @@ Action = Literal['create', 'change', 'replace', 'delete']
 
 ROLLED = ('deployments.apps', 'statefulsets.apps', 'daemonsets.apps')
 """The resources whose pods are restarted when their template changes."""
+
+ASSIGNED = '(assigned by the API)'
 
 UUID = re.compile(r'\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b')
 
@@ -220,7 +224,11 @@ def _make_item(
         action = 'replace'
     resource = references.Resource(kind.group, kind.version, kind.plural)
     fields = []
-    for path, old, new in _compare(_reduce(base or {}), _reduce(local), ()):
+    theirs = {} if base is None else _reduce(_complete(kind, base))
+    ours = _reduce(_complete(kind, local))
+    if kind.resource == ('', 'services') and action != 'change':
+        ours = _hide_addresses(ours)
+    for path, old, new in _compare(theirs, ours, ()):
         shown = [concealing.conceal_value(value, path, resource) for value in (old, new)]
         fields.append(Field(_join(path), shown[0], _name_uids(shown[1], names)))
     of_status = [field for field in fields if re.match(r'status\b', field.path)]
@@ -288,6 +296,25 @@ def _is_deleting(obj: Obj) -> bool:
 def _name_owners(obj: Obj) -> str:
     owners = obj['metadata'].get('ownerReferences') or ()
     return ', '.join(f"{owner['kind']} {owner['name']}" for owner in owners)
+
+
+def _complete(kind: Kind, obj: Obj) -> Obj:
+    """
+    Make what the sandbox makes of an object that is written as it is. An older cluster lacks the
+    fields that are there by default since then.
+    """
+    made = rules.complete(kind, copy.deepcopy(obj))
+    return made if kind.custom else builtins.prepare_update(kind, made, made)
+
+
+def _hide_addresses(service: Obj) -> Obj:
+    """Hide what the API assigns to a new service: it will be something else in the cluster."""
+    spec = dict(service['spec'])
+    if spec.get('clusterIP') not in (None, 'None'):
+        spec.update(clusterIP=ASSIGNED, clusterIPs=[ASSIGNED])
+    if any('nodePort' in port for port in spec.get('ports') or ()):
+        spec['ports'] = [{**port, 'nodePort': ASSIGNED} for port in spec['ports']]
+    return {**service, 'spec': spec}
 
 
 def _reduce(obj: Obj) -> Obj:

@@ -186,6 +186,16 @@ def test_generated_names_are_patterns(plan, parent):
     assert [item.place.name for item in made.items] == ['x-*', 'x-* #2']
 
 
+@pytest.mark.parametrize('type', ['ClusterIP', 'NodePort'])
+def test_assigned_addresses_are_unknown(plan, parent, type):
+    item, = plan(request('POST', '/api/v1/namespaces/default/services', {
+        'metadata': {'name': 'x'}, 'spec': {'type': type, 'ports': [{'port': 80}]}})).items
+    spec, = (field.new for field in item.fields if field.path == 'spec')
+    assert spec['clusterIP'] == '(assigned by the API)'
+    assert spec['ports'][0].get('nodePort') == (
+        None if type == 'ClusterIP' else '(assigned by the API)')
+
+
 def test_uids_of_new_objects_are_names(plan, parent):
     made = plan('''
 @kopf.on.create('kopfexamples')

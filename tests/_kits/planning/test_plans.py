@@ -76,3 +76,39 @@ def test_other_annotations_are_changes():
 def test_annotations_of_secrets_are_concealed(annotation):
     fields = make_fields({}, {'metadata': {'annotations': {annotation: 'x'}}}, 'secrets')
     assert list(fields.values()) == [(None, '***')]
+
+
+def test_defaults_that_an_older_cluster_lacks_are_no_change():
+    spec = {'ports': [{'port': 80}], 'clusterIP': '10.0.0.1'}
+    newer = {**spec, 'internalTrafficPolicy': 'Cluster', 'ipFamilies': ['IPv4'],
+             'ipFamilyPolicy': 'SingleStack', 'clusterIPs': ['10.0.0.1']}
+    assert not make_fields({'spec': spec}, {'spec': newer}, 'services')
+
+
+def make_difference(name, base, local, plural='configmaps'):
+    return testing.Difference(KINDS[plural], ('default', name), base, local), [], False
+
+
+def make_obj(uid, *owners, **metadata):
+    return {'apiVersion': 'v1', 'kind': 'X', 'metadata': {
+        'name': uid, 'namespace': 'default', 'uid': uid, **metadata,
+        'ownerReferences': [{'kind': 'X', 'name': owner, 'uid': owner} for owner in owners]}}
+
+
+def test_what_the_cluster_was_about_to_delete_is_left_out():
+    assert not plans.make_items([make_difference('orphan', make_obj('orphan', 'gone'), None)])
+
+
+def test_what_is_deleted_with_its_owner_is_kept():
+    difference, _, _ = make_difference('owner', make_obj('owner'), None)
+    items = plans.make_items([
+        (difference, ['fn'], False), make_difference('owned', make_obj('owned', 'owner'), None)])
+    assert [item.place.name for item in items] == ['owned', 'owner']
+
+
+def test_what_is_deleted_with_its_namespace_is_kept():
+    namespace = testing.Difference(
+        KINDS['namespaces'], ('', 'default'), make_obj('n'), make_obj('n', deletionTimestamp='x'))
+    items = plans.make_items([
+        (namespace, ['fn'], False), make_difference('inner', make_obj('inner'), None)])
+    assert [item.place.name for item in items] == ['inner', 'default']

@@ -51,6 +51,7 @@ def track_update(
     """
     own = managers.Manager(manager, 'Update', subresource, api_version)
     found = _decode(old, new, subresource)
+    _coarsen(found, schema)
     if old is not None and not found:
         return []
     before = old if old is not None else comparing.blank(schema)
@@ -83,6 +84,11 @@ def _decode(
         if found:
             return found
     return managers.Managers(known, trusted=True)
+
+
+def _coarsen(found: managers.Managers, schema: nodes.Schema) -> None:
+    for manager, fields in found.fields.items():
+        found.fields[manager] = ownership.coarsen(schema, fields)
 
 
 @guarded
@@ -119,6 +125,7 @@ def apply(
     own = managers.Manager(manager, 'Apply', subresource)
     entries = (live or {}).get('metadata', {}).get('managedFields') or ()
     found = managers.Managers(entries, trusted=True)
+    _coarsen(found, schema)
     if live is not None and not found:
         everything = comparing.Comparison(comparing.blank(schema), live, schema).changed
         unknown = managers.Manager(BEFORE_APPLY, 'Update', '', api_version)

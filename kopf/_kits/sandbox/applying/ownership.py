@@ -13,6 +13,11 @@ RAW = 'io.k8s.apimachinery.pkg.runtime.RawExtension'
 """What can be anything, and is nobody's business inside."""
 
 
+def is_atomic(schema: nodes.Schema | None) -> bool:
+    """Whether objects are owned as a whole."""
+    return schema is not None and (schema.atomic or schema.name == RAW)
+
+
 def parts(schema: nodes.Schema | None, value: Any) -> dict[str, Any] | None:
     """
     The parts of a value that are owned apart: a map's by its keys, a list's by their elements.
@@ -20,8 +25,7 @@ def parts(schema: nodes.Schema | None, value: Any) -> dict[str, Any] | None:
     ``None`` if it is owned only as a whole: a scalar, an atomic map, an ordinary list.
     """
     if isinstance(value, dict):
-        atomic = schema is not None and (schema.atomic or schema.name == RAW)
-        return None if atomic else value
+        return None if is_atomic(schema) else value
     return elements(schema, value) if isinstance(value, list) else None
 
 
@@ -87,6 +91,18 @@ def fields_of(schema: nodes.Schema | None, value: dict[str, Any]) -> fieldsets.F
             inside = {fieldsets.DOT: {}, **inside} if inside else {}
         if inside is not None:
             result[f'f:{key}'] = inside
+    return result
+
+
+def coarsen(schema: nodes.Schema | None, fields: fieldsets.FieldSet) -> fieldsets.FieldSet:
+    """The same fields where former versions of the schema have had parts of what is atomic now."""
+    result = {}
+    for element, node in fields.items():
+        if node:
+            listed = not element.startswith('f:')
+            child = part_of(schema, element if listed else element[2:], listed)[1]
+            node = {} if is_atomic(child) else coarsen(child, node)
+        result[element] = node
     return result
 
 

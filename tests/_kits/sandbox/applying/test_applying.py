@@ -211,3 +211,18 @@ def test_a_difference_has_the_members_of_the_first_alone(one, two):
 def test_what_are_no_fields_is_refused(raw):
     with pytest.raises(fieldsets.Malformed):
         fieldsets.parse(raw)
+
+
+def test_parts_of_what_is_atomic_now_are_owned_as_a_whole():
+    """Kubernetes 1.20 has stored the fields of owner references one by one."""
+    owner = {'apiVersion': 'v1', 'kind': 'X', 'name': 'x', 'uid': 'u'}
+    applied = {'apiVersion': VERSION, 'kind': 'Mf', 'metadata': {
+        'name': 'n', 'ownerReferences': [owner]}}
+    live = {**applied, 'metadata': {**applied['metadata'], 'managedFields': [{
+        'manager': 'm', 'operation': 'Apply', 'apiVersion': VERSION, 'fieldsType': 'FieldsV1',
+        'time': TIME, 'fieldsV1': {'f:metadata': {'f:ownerReferences': {'k:{"uid":"u"}': {
+            '.': {}, 'f:apiVersion': {}, 'f:kind': {}, 'f:name': {}, 'f:uid': {}}}}}}]}}
+    made = write(live, 'apply', 'm', applied)
+    assert made['metadata']['ownerReferences'] == [owner]
+    assert made['metadata']['managedFields'][0]['fieldsV1'] == {
+        'f:metadata': {'f:ownerReferences': {'k:{"uid":"u"}': {}}}}
