@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument('--shrink', action='store_true', help="simplify the plan of the seed")
     parser.add_argument('--stale', action='store_true',
                         help="older states are served after restarts in all plans")
+    parser.add_argument('--pauses', action='store_true', help="users pause objects in all plans")
     parser.add_argument('--faults', action='store_true', help="find the planted faults anew")
     parser.add_argument('--hours', type=int, metavar='N',
                         help="run one operator for so many hours of virtual time")
@@ -46,14 +47,14 @@ def main() -> int:
     if args.hours is not None:
         return run_night(args.seed or 0, args.hours)
     if args.seed is not None:
-        plan = plans.make(args.seed, is_stale=args.stale)
+        plan = plans.make(args.seed, is_stale=args.stale, is_paused=args.pauses)
         return run_one(apply_changes(plan, json.loads(args.changes)),
                        is_shrinking=args.shrink, verbose=args.verbose)
     if args.faults:
         return find_faults(args.seeds or 300, args.processes)
     return run_many(
         range(args.first, args.first + (args.seeds or 100)), args.processes, args.failures,
-        is_stale=args.stale)
+        is_stale=args.stale, is_paused=args.pauses)
 
 
 def run_night(seed: int, hours: int) -> int:
@@ -100,13 +101,13 @@ def shrink(report: worlds.Report) -> worlds.Report:
 
 
 def run_many(
-        seeds: Iterable[int], processes: int, max_failures: int, *, is_stale: bool = False,
+        seeds: Iterable[int], processes: int, max_failures: int, **options: bool,
 ) -> int:
     began = time.monotonic()
     count, seconds = 0, 0.0
     faults: collections.Counter[str] = collections.Counter()
     failures = []
-    for seed, failure, hits, lasted in _run_all(seeds, processes, is_stale=is_stale):
+    for seed, failure, hits, lasted in _run_all(seeds, processes, options):
         count += 1
         seconds += lasted
         faults.update(hits)
@@ -121,15 +122,17 @@ def run_many(
     print(', '.join(f"{kind}: {number}" for kind, number in sorted(faults.items())))
     for seed in failures[:1]:
         print()
-        run_one(plans.make(seed, is_stale=is_stale), is_shrinking=True, verbose=False)
+        run_one(plans.make(seed, **options), is_shrinking=True, verbose=False)
     return int(bool(failures))
 
 
 Result = tuple[int, str | None, dict[str, int], float]
 
 
-def _run_all(seeds: Iterable[int], processes: int, *, is_stale: bool) -> Iterator[Result]:
-    run = functools.partial(_run_seed, is_stale=is_stale)
+def _run_all(
+        seeds: Iterable[int], processes: int, options: dict[str, bool],
+) -> Iterator[Result]:
+    run = functools.partial(_run_seed, **options)
     if processes <= 1:
         yield from map(run, seeds)
         return
@@ -137,9 +140,9 @@ def _run_all(seeds: Iterable[int], processes: int, *, is_stale: bool) -> Iterato
         yield from pool.imap(run, seeds, chunksize=4)
 
 
-def _run_seed(seed: int, *, is_stale: bool) -> Result:
+def _run_seed(seed: int, **options: bool) -> Result:
     try:
-        report = worlds.run(plans.make(seed, is_stale=is_stale))
+        report = worlds.run(plans.make(seed, **options))
     except Exception as e:
         raise RuntimeError(f"the simulation of seed {seed} has failed: {e!r}") from e
     failure = None if report.violation is None else str(report.violation)
@@ -168,12 +171,17 @@ def find_faults(limit: int, processes: int) -> int:
     return int(len(found) < len(FAULTS))
 
 
+def make_plan(seed: int, fault: planting.Fault) -> Plan:
+    """Make the plan of a seed in which the fault can be found."""
+    return plans.make(seed, is_stale=fault.is_stale, is_paused=fault.is_paused)
+
+
 def _find_fault(job: tuple[int, int]) -> tuple[int, int | None, str]:
     number, limit = job
     fault = FAULTS[number]
     known = json.loads(FOUND.read_text()).get(fault.name)
     for seed in (*([known['seed']] if known else ()), *range(limit)):
-        plan = plans.make(seed, is_stale=fault.is_stale)
+        plan = make_plan(seed, fault)
         with planting.planted(fault):
             violation = worlds.run(plan).violation
         if violation is not None and worlds.run(plan).violation is None:
@@ -183,14 +191,14 @@ def _find_fault(job: tuple[int, int]) -> tuple[int, int | None, str]:
 
 def make_command(plan: Plan) -> str:
     changes = get_changes(plan)
-    options = " --stale" if plan.is_stale else ''
+    options = (" --stale" if plan.is_stale else '') + (" --pauses" if plan.is_paused else '')
     options += f" --changes {shlex.quote(json.dumps(changes))}" if changes else ''
     return f"python -m tests.simulation --seed {plan.seed}{options}"
 
 
 def get_changes(plan: Plan) -> dict[str, Any]:
     """How the plan differs from the one that its seed makes."""
-    origin = plans.make(plan.seed, is_stale=plan.is_stale)
+    origin = plans.make(plan.seed, is_stale=plan.is_stale, is_paused=plan.is_paused)
     changes: dict[str, Any] = {}
     if plan.steps != origin.steps:
         changes['steps'] = [i for i, step in enumerate(origin.steps) if step in plan.steps]

@@ -20,6 +20,7 @@ PEER = "Only the operator with the highest priority works."
 LEAD = "Only the replica that holds the Lease works."
 ADMIT = "Kopf calls admission handlers before the API server stores an object."
 WEBHOOKS = "At shutdown, the operator removes its webhooks, except for persistent webhooks."
+PAUSE = "While an object is paused, its handlers are not called, and its deletion waits."
 STALE = "What others have handled is not handled again, and no old state releases an object."
 TIME = "The timeout is how long a handler has from the beginning of its first attempt."
 RETURN = "Kopf cannot interrupt a sync handler: its outcome is what it returns."
@@ -287,6 +288,26 @@ FAULTS = (
           "    try:\n        try:\n            self.switch.stop(deadline)",
           "    await self._admission.stop(deadline)\n    try:\n        try:\n"
           "            self.switch.stop(deadline)", LEAVE),
+
+    # Pauses.
+    Fault('a pause is not noticed between two handlers', '_core.path.handling:Handling._find_pause',
+          "self.saver.raw if pending is None else pending", "self.view.raw", PAUSE, is_paused=True),
+    Fault('nothing wakes up the object at the end of its pause',
+          '_core.path.handling:Handling.rest',
+          "self._alarms.sleep(self.item, step.until)", "pass", SEEN, is_paused=True),
+    Fault('a paused object gets no finalizer', '_core.actions.decisions:_pause',
+          "if is_needed and", "if False and", HELD, is_paused=True),
+    Fault('a pause counts as a change', '_core.actions.essences:strip',
+          "if key.startswith(OWN_PREFIX) or key == annotation:", "if False:", ONCE, is_paused=True),
+    Fault('a deletion does not wait for the end of the pause', '_core.intents.pauses:find',
+          "pause.allows_deletion and", "", PAUSE, is_paused=True),
+    Fault('timers go on in a pause', '_core.engines.daemons.timers:Timer.begin',
+          "if self._is_paused:", "if False:", PAUSE, is_paused=True),
+    Fault('daemons are not stopped by a pause', '_core.engines.daemons.companions:Companion.pause',
+          "self.stop(reason)", "pass", PAUSE, is_paused=True),
+    Fault('reconcilers go on in a pause', '_core.path.turns:Processor._run_reconcilers',
+          "self.env.find_pause(item.inbox.pending or newest), False", "None, False", PAUSE,
+          is_paused=True),
 
     # Leadership.
     Fault('a Lease is taken before it has expired', '_core.engines.leadership:Candidacy._elect',

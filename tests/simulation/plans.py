@@ -101,6 +101,8 @@ class Plan:
     """How many sync handlers run at a time, in each process."""
     is_stale: bool = False
     """Whether the API server is behind after some restarts of the operator."""
+    is_paused: bool = False
+    """Whether users pause objects."""
 
     @property
     def is_calm(self) -> bool:
@@ -114,7 +116,7 @@ class Plan:
             self, steps=tuple(self.steps[i] for i in sorted(numbers)))
 
 
-def make(seed: int, *, is_stale: bool = False) -> Plan:
+def make(seed: int, *, is_stale: bool = False, is_paused: bool = False) -> Plan:
     rng = random.Random(seed)
     features = frozenset(name for name in FEATURES if rng.random() < 0.6) or frozenset({'main'})
     replicas = 2 if rng.random() < 0.15 else 1
@@ -171,7 +173,8 @@ def make(seed: int, *, is_stale: bool = False) -> Plan:
         plan = _congest(load, plan)
     past = random.Random(f'stale {seed}')
     is_chosen = past.random() < STALENESS
-    return _age(past, plan) if is_stale or is_chosen else plan
+    plan = _age(past, plan) if is_stale or is_chosen else plan
+    return _pause(random.Random(f'pauses {seed}'), plan) if is_paused else plan
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:
@@ -460,6 +463,48 @@ def _age(rng: random.Random, plan: Plan) -> Plan:
             Step(at, 'stop', {'who': who, 'down': down}),
             Step(at, 'snipe', {'who': who, 'writes': rng.choice((1, 2, 3)), 'down': down}))))
     return dataclasses.replace(plan, steps=_sort(steps), is_stale=True)
+
+
+def _pause(rng: random.Random, plan: Plan) -> Plan:
+    """
+    Let users pause objects, some until a time, and change them meanwhile.
+
+    Some of the pauses come while handlers run, some while the operator is away. Some are ended, and
+    some last until all other steps are done.
+    """
+    steps, numbers = list(plan.steps), iter(range(6000, 7000))
+    for _ in range(rng.choice((1, 2, 3, 5))):
+        at, name = _make_time(rng, [step.at for step in steps]), rng.choice(NAMES[:2])
+        seconds, lasts = rng.choice((None, None, 0.5, 3, 10, 30)), rng.choice((0.1, 1, 5, 20))
+        if rng.random() < 0.4:  # nobody has handled it before
+            steps.append(Step(at, 'recreate', {
+                **_make_object(rng, name, next(numbers)), 'on': True}))
+        steps.append(Step(at, 'pause', {
+            'name': name, 'seconds': seconds, 'allows': rng.random() < 0.3}))
+        if rng.random() < 0.5:
+            steps.append(Step(round(at + lasts * rng.random(), 3), 'unpause', {'name': name}))
+        for _ in range(rng.choice((0, 1, 2, 4))):
+            late, n = round(at + lasts * rng.uniform(-0.2, 1), 3), next(numbers)
+            steps.append(rng.choice((
+                Step(late, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
+                Step(late, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
+                Step(late, 'label', {'name': name, 'on': rng.random() < 0.7}),
+                Step(late, 'delete', {'name': name, 'n': n}),
+                Step(late, 'create', _make_object(rng, name, n)))))
+        if rng.random() < 0.3:
+            who, down = rng.randrange(plan.replicas), rng.choice((0.1, 1, 10))
+            late = round(at + lasts * rng.uniform(-0.2, 1), 3)
+            steps.append(rng.choice((
+                Step(late, 'kill', {'who': who, 'lossy': rng.random() < 0.3, 'down': down}),
+                Step(late, 'stop', {'who': who, 'down': down}))))
+    if rng.random() < 0.7:  # one lasts, with daemons and timers before
+        at, name = round(rng.uniform(DURATION / 2, DURATION), 3), rng.choice(NAMES[:2])
+        steps += [
+            Step(at - 15, 'create', _make_object(rng, name, next(numbers))),
+            Step(at - 15, 'label', {'name': name, 'on': True}),
+            Step(at, 'pause', {'name': name, 'seconds': rng.choice((None, 30)), 'allows': False}),
+            Step(at + 5, 'edit', {'name': name, 'n': next(numbers), 'k': rng.randrange(3)})]
+    return dataclasses.replace(plan, steps=_sort(steps), is_paused=True)
 
 
 def _make_stale(rng: random.Random, at: float, who: int) -> Step:

@@ -22,6 +22,8 @@ class Fault:
     """The guarantee that it breaks, in the words of the documentation."""
     is_stale: bool = False
     """Whether only older states after restarts show it."""
+    is_paused: bool = False
+    """Whether only pauses show it."""
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.simulation import plans, worlds
+from tests.simulation import command, plans, worlds
 from tests.simulation.command import FOUND, USUAL
 from tests.simulation.faults import FAULTS
 from tests.simulation.planting import Fault, planted
@@ -36,15 +36,16 @@ def test_a_seed_is_known_for_each_fault():
 def test_a_planted_fault_is_found(fault):
     found = SEEDS[fault.name]
     with planted(fault):
-        violation = worlds.run(plans.make(found['seed'], is_stale=fault.is_stale)).violation
+        violation = worlds.run(command.make_plan(found['seed'], fault)).violation
     assert violation is not None, fault.breaks
     assert violation.guarantee == found['guarantee']
 
 
 def test_without_its_fault_a_seed_violates_nothing():
-    used = {(SEEDS[fault.name]['seed'], fault.is_stale) for fault in FAULTS}
-    for seed, is_stale in sorted(used - {(seed, False) for seed in USUAL}):
-        assert worlds.run(plans.make(seed, is_stale=is_stale)).violation is None
+    used = {(SEEDS[fault.name]['seed'], fault.is_stale, fault.is_paused) for fault in FAULTS}
+    for seed, is_stale, is_paused in sorted(used - {(seed, False, False) for seed in USUAL}):
+        plan = plans.make(seed, is_stale=is_stale, is_paused=is_paused)
+        assert worlds.run(plan).violation is None
 
 
 def test_a_fault_that_cannot_be_planted_any_more_says_so():

@@ -24,6 +24,14 @@ def test_all_guarantees_hold_whatever_happens(batch):
             pytest.fail(f"{story}\n\nRun it again: {command.make_command(report.plan)}")
 
 
+@pytest.mark.parametrize('batch', range(4))
+def test_all_guarantees_hold_while_objects_are_paused(batch):
+    for seed in command.USUAL[batch:24:4]:
+        report = worlds.run(plans.make(seed, is_paused=True))
+        assert report.violation is None, '\n'.join([
+            *report.story, command.make_command(report.plan)])
+
+
 @pytest.mark.parametrize('seed, fault', [
     (79, "owned resources that Kubernetes deletes are made again without a pause"),
     (2490, "an object does not wait for the first of its namesakes, but only for the second one"),

@@ -30,7 +30,7 @@ from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
 from kopf._core.intents import causes, handlererrors, stopping
-from kopf._core.path import queueing
+from kopf._core.path import objects, queueing
 from kopf._kits import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Faults
@@ -38,7 +38,7 @@ from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.requests import Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
-from tests.simulation import elections, plans, specimens, threads
+from tests.simulation import elections, pauses, plans, specimens, threads
 from tests.simulation.admissions import Admissions
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
 from tests.simulation.specimens import Call
@@ -145,7 +145,10 @@ def _is_congested(client: api.Client) -> bool:
 
 @contextlib.contextmanager
 def _overhearing(world: 'World') -> Iterator[None]:
-    """Hear of the handlers that have failed without a call, because their time is over."""
+    """
+    Hear of the handlers that have failed without a call, because their time is over, and of the
+    states that operators see.
+    """
     known = execution.execute
 
     async def execute(handler: Any, cause: Any, **options: Any) -> Any:
@@ -156,7 +159,14 @@ def _overhearing(world: 'World') -> Iterator[None]:
             world.give_up(process, handler.id, cause)
         return outcome
 
-    with mock.patch.object(execution, 'execute', execute):
+    show = objects.Item.show
+
+    def see(item: Any, raw: Any, packed: bytes | None = None) -> None:
+        world.pauses.see(processes.current.get(), item.uid, raw, world._now)
+        show(item, raw, packed)
+
+    with mock.patch.object(execution, 'execute', execute), mock.patch.object(
+            objects.Item, 'show', see):
         yield
 
 
@@ -331,6 +341,7 @@ class World:
         self.violation: Violation | None = None
         self.faults: collections.Counter[str] = collections.Counter()
         self.guarantees = Guarantees(plan)
+        self.pauses = pauses.Pauses(self.guarantees)
         self.admissions = Admissions(plan.features)
         self.elections = elections.Elections()
         self.is_electing = 'election' in plan.features
@@ -424,6 +435,7 @@ class World:
             if self.is_electing:
                 self._check(lambda: self.elections.act(process.name, f"calls {call}"))
             self._check(lambda: self.guarantees.begin(call, kwargs, now))
+            self._check(lambda: self.pauses.begin(call, now))
             self._check_thread(id)
             if invocation.kwargs_var.get({}).get('body') is not body:
                 self.fail(Violation('context', f"{call} begins without its context"))
@@ -519,6 +531,8 @@ class World:
                 asyncio.get_running_loop().call_soon(self._kill, writer)
         self._check(lambda: self.admissions.store(new))
         self._check(lambda: self.guarantees.commit(change.type, old, new, writer, now))
+        if isinstance(writer, Life):
+            self._check(lambda: self.pauses.write(old, new, now))
 
     # The course of things.
 
@@ -586,6 +600,10 @@ class World:
                 await self._do(step)
             await self._heal()
             await self._rest()
+            if self.plan.is_paused:
+                self.pauses.check_rest(next(iter(self._find_working()), None), self._now)
+                await self._unpause()
+                await self._rest()
             if 'admission' in self.plan.features:
                 await self._try_admission()
                 await self._rest()
@@ -686,6 +704,23 @@ class World:
     async def _do_label(self, name: str, on: bool) -> None:
         await self._ask(self.sandbox.patch(
             KIND, name, {'metadata': {'labels': {'on': 'yes' if on else 'no'}}}))
+
+    async def _do_pause(self, name: str, seconds: float | None, allows: bool) -> None:
+        until = None if seconds is None else self._now + seconds
+        await self._annotate(name, pauses.make_text(until=until, allows=allows))
+
+    async def _do_unpause(self, name: str) -> None:
+        await self._annotate(name, None)
+
+    async def _annotate(self, name: str, text: str | None) -> None:
+        await self._ask(self.sandbox.patch(
+            KIND, name, {'metadata': {'annotations': {pauses.ANNOTATION: text}}}))
+
+    async def _unpause(self) -> None:
+        """End the pauses that do not end by themselves."""
+        for raw in list(self.guarantees.objects.values()):
+            if pauses.is_paused(raw, self._now):
+                await self._do_unpause(raw['metadata']['name'])
 
     async def _do_delete(self, name: str, n: int) -> None:
         await self._ask(self.sandbox.delete(KIND, name), changes=False)
@@ -913,16 +948,15 @@ class World:
                 raise Violation('rest', f"there is no end to it in {PATIENCE:g}s")
             await asyncio.sleep(self._latest + silence - loop.time() + 0.1)
 
-    def _check_rest(self) -> None:
+    def _find_working(self) -> list[Life]:
         lives = [life for life in self.lives if life is not None]
-        if self.plan.replicas == 1:
-            working = lives
-        elif self.is_electing:
-            working = [life for life in lives if life.name == self.elections.leader]
-        else:
-            working = lives[:1]
-        self.guarantees.check_rest(working, {
-            life: life.indexers.get('known', {}) for life in lives})
+        if self.is_electing:
+            return [life for life in lives if life.name == self.elections.leader]
+        return lives[:1]
+
+    def _check_rest(self) -> None:
+        self.guarantees.check_rest(self._find_working(), {
+            life: life.indexers.get('known', {}) for life in self.lives if life is not None})
 
     async def _try_admission(self) -> None:
         """Try whether the webhooks work, now that nothing disturbs them."""
