@@ -13,7 +13,7 @@ from typing import Any
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
-from kopf._core.intents import causes, registries
+from kopf._core.intents import registries
 from kopf._kits import commanding
 from kopf._kits.planning import dryruns, plans
 from kopf._kits.planning import stages as _stages
