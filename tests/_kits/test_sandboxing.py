@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 import kopf
-from kopf import cli
+from kopf import cli, testing
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
@@ -220,6 +220,71 @@ def test_an_operator_has_only_the_printed_rights_on_request(start, tmp_path):
     assert code == 0
     assert "Refused, as `kopf rbac` does not print it: patch secrets 'some' in 'default'\n" in out
     assert "Not used" not in out
+
+
+@pytest.fixture()
+def upstream(crd, tmp_path, monkeypatch):
+    """A sandbox with objects, which ``$KUBECONFIG`` refers to."""
+    with testing.run_sandbox() as sandbox:
+        sandbox.client.load(crd)
+        sandbox.write_kubeconfig(tmp_path / 'upstream')
+        monkeypatch.setenv('KUBECONFIG', str(tmp_path / 'upstream'))
+        yield sandbox
+
+
+@pytest.mark.parametrize('option', ['--upstream', '--upstream=admin'])
+def test_a_sandbox_has_the_objects_of_its_upstream(start, upstream, option):
+    process, config = start('sandbox', option)
+    path = '/apis/kopf.dev/v1/namespaces/default/kopfexamples/obj'
+    uid = upstream.client.get('kopfexamples', 'obj')['metadata']['uid']
+    assert get(config, path)['metadata']['uid'] == uid
+    code, out = stop(process)
+    assert code == 0
+    assert "Requests to the upstream: 2 get, 3 list, " in out
+
+
+HANDLERS = """
+@kopf.on.create('kopfexamples')
+def fn(name, **_):
+    print(f"And here we are! {name}")
+"""
+
+
+@pytest.mark.parametrize('args', [[], ['--reload'], ['--processes=2']])
+def test_operators_handle_the_objects_of_the_upstream(start, script, upstream, args):
+    process, _ = start('run', '--sandbox', '--upstream', '-A', *args, script(HANDLERS))
+    read_until(process, "And here we are! obj")
+    code, out = stop(process)
+    assert code == 0
+    assert "Requests to the upstream: " in out
+    assert 'finalizers' not in upstream.client.get('kopfexamples', 'obj')['metadata']
+
+
+def test_login_handlers_are_for_the_upstream(start, script, upstream, monkeypatch):
+    monkeypatch.setenv('KUBECONFIG', '/dev/null')
+    process, _ = start('run', '--sandbox', '--upstream', '-A', script(HANDLERS + f"""
+@kopf.on.login()
+def log_in(**_):
+    return kopf.ConnectionInfo(server={upstream.url!r})
+"""))
+    read_until(process, "And here we are! obj")
+    assert stop(process)[0] == 0
+
+
+@pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])
+def test_an_upstream_of_no_use_is_told_in_a_line(controls, upstream, command):
+    result = CliRunner().invoke(cli.main, [*command, '--upstream=absent'], obj=controls)
+    assert result.exit_code == 1
+    assert "The sandbox cannot start: There is no 'absent' in the kubeconfig" in result.output
+    assert 'Traceback' not in result.output
+
+
+@pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])
+def test_with_an_upstream_no_state_is_kept(controls, tmp_path, command):
+    result = CliRunner().invoke(
+        cli.main, [*command, '--upstream', f'--state={tmp_path}/state'], obj=controls)
+    assert result.exit_code == 2
+    assert "Use either --state or --upstream" in result.output
 
 
 @pytest.mark.parametrize('args', [[], ['--sandbox', '--reload'], ['--sandbox', '--processes=2']])

@@ -1,6 +1,6 @@
 """
-The same tests on all servers: the sandbox, also over an upstream, which is empty or filled; and the
-real API of ``$KOPF_E2E_KUBECONFIG``.
+The same tests on all servers: the sandbox, also over an upstream, which is empty or filled; the
+real API of ``$KOPF_E2E_KUBECONFIG``, and the sandbox over it.
 
 What they answer is asserted with the same words, so that a difference is a failure of one.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from kopf._kits.testing.apis import read_credentials
 from kopf.testing import SandboxThread, Upstream, run_sandbox
 from tests.conformance.apis import Api, Object, unique
 from tests.conformance.kinds import Kinds, make_crds
@@ -39,13 +40,20 @@ def load_real_config() -> Object:
 
 
 @pytest.fixture(scope='session', params=[
-    'sandbox', 'upstream', 'filled', pytest.param('real', marks=pytest.mark.e2e)])
+    'sandbox', 'upstream', 'filled', *(
+        pytest.param(name, marks=pytest.mark.e2e) for name in ('real', 'upstream-real'))])
 def config(request: pytest.FixtureRequest) -> Iterator[Object]:
     """The kubeconfig of the server, with the contexts "admin" and "plain"."""
     if request.param == 'real':
         yield load_real_config()
         return
     pytest.importorskip('cryptography')
+    if request.param == 'upstream-real':
+        upstream = Upstream(read_credentials(load_real_config()))
+        with run_sandbox(tls=True, upstream=upstream) as sandbox:
+            yield sandbox.kubeconfig()
+        assert set(upstream.requests) == {'get', 'list', 'watch'}
+        return
     if request.param == 'sandbox':
         with run_sandbox(tls=True) as sandbox:
             yield sandbox.kubeconfig()

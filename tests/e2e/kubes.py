@@ -114,8 +114,8 @@ class Kube:
         token = next(item['user']['token'] for item in config['users'] if item['name'] == user)
         self._server = cluster['server']
         self._headers = {'Authorization': f'Bearer {token}'}
-        self._ssl = ssl.create_default_context(
-            cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
+        authority = base64.b64decode(cluster.get('certificate-authority-data', '')).decode()
+        self._ssl = ssl.create_default_context(cadata=authority or None)
         self._session: aiohttp.ClientSession | None = None
         self.warnings: list[str] = []
         """What the API has warned of in its responses."""

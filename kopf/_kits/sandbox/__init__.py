@@ -9,6 +9,8 @@ only an object, and no image is ever started.
 `handling` receives a request, `requests` parses it, `access` authorizes it, and `reading`,
 `watches`, or `writing` carries it out, by the `rules` of the resource. `storage` stores objects as
 bytes. `establishing` and `collecting` do what the controllers of a cluster do after a change.
+`upstreams` brings the objects of another cluster into the store, and `overlays` merges them with
+what requests have changed.
 
 Known differences from a real API: responses are never protobuf. Over plain HTTP, clients without
 credentials have all permissions, because clients send no credentials there. Conversion webhooks,

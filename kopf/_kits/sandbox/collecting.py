@@ -177,7 +177,7 @@ class Collector:
         """Remove the finalizer of an object whose dependents are deleted or orphaned."""
         metadata = entry.decode()['metadata']
         finalizers = metadata.get('finalizers') or []
-        if 'deletionTimestamp' not in metadata:
+        if 'deletionTimestamp' not in metadata or self._is_left(item):
             return
         dependents = list(self._dependents.get(entry.uid, ()))
         for protection in set(finalizers) & set(PROTECTIONS):
@@ -201,16 +201,26 @@ class Collector:
         refs = [] if entry is None else entry.decode()['metadata'].get('ownerReferences') or []
         return any(ref['uid'] == uid and ref.get('blockOwnerDeletion') for ref in refs)
 
+    def _is_left(self, item: Item) -> bool:
+        """
+        Whether the cluster that the object comes from deletes it, and its contents and dependents.
+        """
+        obj = self._cluster.origin.get(*item)
+        return obj is not None and 'deletionTimestamp' in obj['metadata']
+
     # Namespaces and definitions.
 
     async def _empty_namespace(self, item: Item, entry: Entry) -> None:
         if 'deletionTimestamp' not in entry.decode()['metadata']:
             return
 
+        is_left = self._is_left(item)
+
         def contents() -> list[tuple[Resource, Entry]]:
             store = self._cluster.store
             return [(resource, found) for resource in store.resources()
-                    for found in store.select(resource, entry.key[1])]
+                    for found in store.select(resource, entry.key[1])
+                    if not is_left or self._cluster.origin.get(resource, found.key) is None]
 
         items = contents()
         if items:
@@ -219,6 +229,8 @@ class Collector:
                     await self._delete((resource, found.key), NAMESPACE_CONTROLLER, 'Background')
             asyncio.get_running_loop().call_later(
                 NAMESPACE_DELAY, self._enqueue, 'namespace', item)
+        if is_left:
+            return
         remaining = contents()
         if remaining:
             await self._change(item, lambda obj: _told(obj, remaining, self._cluster.now()),
@@ -237,10 +249,13 @@ class Collector:
         if CRD_CLEANUP not in (crd['metadata'].get('finalizers') or ()):
             return
         resource = (crd['spec']['group'], crd['spec']['names']['plural'])
+        is_left = self._is_left(item)
         for found in list(self._cluster.store.select(resource)):
+            if is_left and self._cluster.origin.get(resource, found.key) is not None:
+                continue
             with contextlib.suppress(NotFound):
                 await self._delete((resource, found.key), GARBAGE_COLLECTOR, 'Background')
-        if not self._cluster.store.count(resource):
+        if not is_left and not self._cluster.store.count(resource):
             await self._drop_finalizer(item, CRD_CLEANUP)
 
     # Writing.

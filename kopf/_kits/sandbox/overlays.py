@@ -74,48 +74,46 @@ class Overlay:
         elif base.uid not in self._deleted:  # it has the name of what was deleted
             del self._bases[item]
             asyncio.get_running_loop().call_soon(  # after all others have heard of the deletion
-                self.accept, self._kinds[change.resource], base.decode())
+                self.accept, self._kinds[change.resource], base)
 
     # What the upstream tells.
 
-    def replace(self, kind: Kind, namespace: str, objs: Iterable[Obj]) -> None:
+    def replace(self, kind: Kind, namespace: str, entries: Iterable[Entry]) -> None:
         """Take all objects of a kind, in the namespace or (if it is empty) in the cluster."""
         resource = stored_resource(kind)
         present = set()
-        for obj in objs:
-            self.accept(kind, obj)
-            present.add(key_of(obj))
-        known = [entry.key for entry in self._store.select(resource, namespace)]
-        known += [key for other, key in self._bases if other == resource]
-        for key in known:
+        for entry in entries:
+            self.accept(kind, entry)
+            present.add(entry.key)
+        keys = [entry.key for entry in self._store.select(resource, namespace)]
+        keys += [key for other, key in self._bases if other == resource]
+        for key in keys:
             if key not in present and (not namespace or key[0] == namespace):
                 self.lose(resource, key)
 
-    def accept(self, kind: Kind, new: Obj) -> None:
+    def accept(self, kind: Kind, new: Entry) -> None:
         """Take an object that is created or changed, or that exists."""
         resource = stored_resource(kind)
         self._kinds[resource] = kind
-        item = resource, key_of(new)
+        item = resource, new.key
         base, local = self._bases.get(item), self._store.get(*item)
-        entry = Entry(item[1], new['metadata']['uid'], 0, objects.encode_object(kind, new),
-                      new['metadata'].get('labels'))
         known = local if item not in self._bases else base
-        if known is not None and known.uid != entry.uid:
+        if known is not None and known.uid != new.uid:
             self.lose(*item)  # it was created again
             local = self._store.get(*item)
-        if base is not None and base.uid == entry.uid:
-            self._bases[item] = entry
-            if local is not None and local.uid == entry.uid:
-                self._rebase(item, base, entry, local)
+        if base is not None and base.uid == new.uid:
+            self._bases[item] = new
+            if local is not None and local.uid == new.uid:
+                self._rebase(item, base, new, local)
         elif item in self._bases:
             logger.warning(f"The upstream has created {_describe(item)}, which exists here: "
                            f"what is here stays.")
-            self._bases[item] = entry
+            self._bases[item] = new
         elif local is None and self._is_lost(*item):
-            self._bases[item] = entry
-            self._deleted.add(entry.uid)
-        elif local is None or _strip(local.decode()) != _strip(new):
-            self._put(kind, new)
+            self._bases[item] = new
+            self._deleted.add(new.uid)
+        elif local is None or _strip(local.decode()) != _strip(new.decode()):
+            self._put(kind, new.decode())
 
     def lose(self, resource: Resource, key: Key) -> None:
         """Take note that an object does not exist upstream."""
@@ -223,6 +221,13 @@ class Overlay:
             found.append(Difference(self._kinds.get(resource) or self._cluster.kind(resource),
                                     key, theirs, ours))
         return found
+
+
+def make_entry(kind: Kind, obj: Obj) -> Entry:
+    """Encode an object of the upstream; it has no revision here yet."""
+    metadata = obj['metadata']
+    return Entry(key_of(obj), metadata['uid'], 0, objects.encode_object(kind, obj),
+                 metadata.get('labels') or None)
 
 
 def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:

@@ -21,7 +21,7 @@ from kopf._cogs.clients import api, errors, httpsessions, listing, scanning, vau
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import ratelimits
 from kopf._cogs.logins import kubeconfigs, serviceaccounts
-from kopf._cogs.structs import bodies, credentials, references
+from kopf._cogs.structs import credentials, references
 from kopf._kits.sandbox import crds, requests
 from kopf._kits.sandbox.cluster import (
     CRDS,
@@ -32,7 +32,7 @@ from kopf._kits.sandbox.cluster import (
     stored_resource,
 )
 from kopf._kits.sandbox.kinds import Kind, Resource
-from kopf._kits.sandbox.overlays import Difference, Overlay
+from kopf._kits.sandbox.overlays import Difference, Overlay, make_entry
 from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj
 from kopf._kits.sandbox.storage import Change, Entry, Key
 
@@ -43,9 +43,12 @@ T = TypeVar('T')
 BURST, RATE = 100, 50
 """How many requests are sent to the upstream at once, and how many per second after that."""
 
+BACKOFFS = (1, 2, 4)
+"""The pauses (seconds) between the attempts of a list, if nothing is followed."""
+
 UNOWNED: Collection[Resource] = [
-    ('', 'events'), ('events.k8s.io', 'events'), ('coordination.k8s.io', 'leases')]
-"""What is never looked at for dependents: there are many of them, and they have no owners."""
+    ('', 'endpoints'), ('', 'events'), ('coordination.k8s.io', 'leases')]
+"""What is never looked at for dependents: there are many of these, and they have no owners."""
 
 _verb_var: contextvars.ContextVar[str] = contextvars.ContextVar('verb_var')
 
@@ -56,7 +59,7 @@ class Upstream(Origin):
 
     Clients of the sandbox read the objects of the cluster, and their writes stay in the sandbox. To
     the cluster, only GET requests are sent, at most 50 per second after the first 100. An upstream
-    is for one sandbox. See "Use the objects of a cluster" in the documentation.
+    is for one sandbox. See "Use the sandbox" in the documentation.
 
     :param origin: the credentials. Default: those of the kubeconfig; in a pod, those of the service
         account.
@@ -76,8 +79,7 @@ class Upstream(Origin):
         super().__init__()
         self.requests: collections.Counter[str] = collections.Counter()
         """The number of requests to the cluster by verbs: ``get``, ``list``, ``watch``."""
-        self._follow = follow
-        self._link = _Link(_make_vault(origin, context), self.requests)
+        self._link = _Link(_make_vault(origin, context), self.requests, follow=follow)
         self._served: dict[tuple[str, str, str], references.Resource] = {}
         self._missed: set[tuple[str, str, str]] = set()
         self._opening: dict[Resource, asyncio.Task[None]] = {}
@@ -123,10 +125,11 @@ class Upstream(Origin):
         except Forbidden as e:
             name = await self._call(self._link.find_namespace)
             logger.warning(f"Only the namespace {name!r} is served: {e}")
-            self._overlay.accept(cluster.kind(NAMESPACES), {
-                'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {
+            kind = cluster.kind(NAMESPACES)
+            self._overlay.accept(kind, make_entry(kind, {
+                'metadata': {
                     'name': name, 'uid': cluster.new_uid(), 'creationTimestamp': cluster.now()},
-                'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}})
+                'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}}))
 
     async def stop(self) -> None:
         """Close the connections."""
@@ -186,10 +189,9 @@ class Upstream(Origin):
     async def _mirror(self, resource: Resource) -> None:
         try:
             kind = self._find(resource)
+            existing = [entry.key[1] for entry in self._cluster.store.select(NAMESPACES)]
             namespaces = None if kind is None else await self._call(functools.partial(
-                self._link.read, kind, [key_of(entry.decode())[1] for entry in
-                                        self._cluster.store.select(NAMESPACES)],
-                self._post, follow=self._follow))
+                self._link.read, kind, existing, self._post))
         except BaseException:
             del self._opening[resource]  # the next request tries it again
             raise
@@ -242,8 +244,11 @@ class Upstream(Origin):
 class _Reader(api.Client):
     """The only way to the upstream: it sends GET requests, limits their rate, and counts them."""
 
-    def __init__(self, vault: vaults.Vault, count: collections.Counter[str]) -> None:
-        super().__init__(credentials=vault, settings=configuration.OperatorSettings())
+    def __init__(
+            self, vault: vaults.Vault, settings: configuration.OperatorSettings,
+            count: collections.Counter[str],
+    ) -> None:
+        super().__init__(credentials=vault, settings=settings, logger=logger)
         now = asyncio.get_running_loop().time()
         self._bucket = ratelimits.TokenBucket(burst=BURST, period=1 / RATE, now=now)
         self.count_requests(lambda *_: count.update([_verb_var.get()]))
@@ -274,9 +279,15 @@ Post = Callable[[Callable[[Overlay], None]], None]
 class _Link:
     """A thread with an event loop, in which all requests to the upstream are sent."""
 
-    def __init__(self, vault: vaults.Vault, count: collections.Counter[str]) -> None:
+    def __init__(
+            self, vault: vaults.Vault, count: collections.Counter[str], *, follow: bool,
+    ) -> None:
         self._vault = vault
         self._count = count
+        self._follow = follow
+        self._settings = configuration.OperatorSettings()
+        if not follow:
+            self._settings.networking.error_backoffs = BACKOFFS
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._live()), name='upstream', daemon=True)
         self._ready = threading.Event()
@@ -297,7 +308,7 @@ class _Link:
 
     async def _live(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        self.client = _Reader(self._vault, self._count)
+        self.client = _Reader(self._vault, self._settings, self._count)
         async with self.client:
             self._ready.set()
             await self._over.wait()
@@ -316,7 +327,7 @@ class _Link:
         return (await self._vault.obtain()).default_namespace or 'default'
 
     async def read(
-            self, kind: Kind, namespaces: Collection[str], post: Post, *, follow: bool,
+            self, kind: Kind, namespaces: Collection[str], post: Post,
     ) -> Collection[str] | None:
         """
         List the objects, and begin to watch them, in all namespaces, or else where it is allowed.
@@ -324,14 +335,14 @@ class _Link:
         :returns: where it is allowed; None if in all namespaces.
         """
         try:
-            await self._read(kind, '', post, follow)
+            await self._read(kind, '', post)
             return None
         except errors.APIForbiddenError as e:
             refusal = e
         allowed = []
         for namespace in namespaces if kind.namespaced else ():
             try:
-                await self._read(kind, namespace, post, follow)
+                await self._read(kind, namespace, post)
                 allowed.append(namespace)
             except errors.APIForbiddenError:
                 pass
@@ -340,12 +351,12 @@ class _Link:
         logger.info(f"{kind.plural} are read in {', '.join(allowed)} only: {refusal}")
         return allowed
 
-    async def _read(self, kind: Kind, namespace: str, post: Post, follow: bool) -> None:
+    async def _read(self, kind: Kind, namespace: str, post: Post) -> None:
         mirror = _Mirror(kind, namespace, post)
-        if not follow:
+        if not self._follow:
             async for page in listing.list_objects(
                     self.client, resource=mirror.resource, namespace=mirror.place,
-                    settings=self.client.settings, skip=lambda body, reason: logger.warning(
+                    settings=self._settings, skip=lambda body, reason: logger.warning(
                         f"{kind.kind} {body['metadata']['name']} is left out: {reason}")):
                 if page.restarted:
                     mirror.begin(restored=False)
@@ -363,8 +374,8 @@ class _Link:
 
     async def _watch(self, mirror: '_Mirror') -> None:
         options: Any = {
-            'settings': self.client.settings, 'resource': mirror.resource,
-            'namespace': mirror.place, 'sink': mirror}
+            'settings': self._settings, 'resource': mirror.resource,
+            'namespace': mirror.place, 'sink': mirror, 'logger': logger}
         try:
             try:
                 await watching.watch(
@@ -395,13 +406,13 @@ class _Mirror(watching.Sink):
         self._kind = kind
         self._namespace = namespace
         self._post = post
-        self._listed: list[Any] = []
+        self._listed: list[Entry] = []
 
     def begin(self, *, restored: bool) -> None:
         self._listed = []
 
-    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
-        self._listed.append(body)
+    def listed(self, body: Any, packed: bytes | None = None) -> None:
+        self._listed.append(make_entry(self._kind, body))  # which takes less memory
 
     def end(self) -> None:
         kind, namespace, listed = self._kind, self._namespace, self._listed
@@ -421,7 +432,8 @@ class _Mirror(watching.Sink):
         if type == 'DELETED':
             self._post(lambda overlay: overlay.lose(stored_resource(kind), key_of(body)))
         else:
-            self._post(lambda overlay: overlay.accept(kind, body))
+            entry = make_entry(kind, body)
+            self._post(lambda overlay: overlay.accept(kind, entry))
 
 
 def _make_vault(

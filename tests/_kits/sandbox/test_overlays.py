@@ -11,6 +11,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
+from kopf._kits.sandbox.overlays import make_entry
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError
 from kopf._kits.sandbox.upstreams import Upstream
@@ -171,7 +172,8 @@ class Both:
             if now != self.model.base.get(name):
                 self.model.hear(name, now)
         kind = self.here._cluster.kind(('', 'configmaps'))
-        self.upstream._take(lambda overlay: overlay.replace(kind, '', objs))
+        self.upstream._take(lambda overlay: overlay.replace(
+            kind, '', [make_entry(kind, obj) for obj in objs]))
 
     async def check(self):
         await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from kopf._cogs.clients import vaults
 from kopf._cogs.structs import credentials
 from kopf._kits.sandbox import collecting, upstreams
 from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.overlays import make_entry
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Conflict, Forbidden, NotFound
 from kopf._kits.sandbox.upstreams import Upstream
@@ -214,11 +215,14 @@ async def test_events_are_created_without_listing_all_others(there, over):
 
 
 async def test_the_rate_of_requests_is_limited(there, over, monkeypatch):
-    monkeypatch.setattr(upstreams, 'BURST', 8)
-    async with over() as here:  # with 6 requests
-        bucket = here.upstream._link.client._bucket
+    monkeypatch.setattr(upstreams, 'BURST', 7)
+    monkeypatch.setattr(upstreams, 'RATE', 0.001)
+    async with over() as here:
         await here.list('cm')
-        assert bucket.get_wait(0) > 0
+        listing = asyncio.create_task(here.list('secrets'))
+        await until(lambda: asyncio.sleep(0, here.upstream._link.client._bucket.refused > 0))
+        assert sum(here.upstream.requests.values()) == 7
+        listing.cancel()
 
 
 async def test_an_absent_upstream_is_an_error():
@@ -407,7 +411,8 @@ async def test_an_object_that_is_created_again_is_another_one(there, over, sessi
         await there.delete('cm', 'one')
         new = await there.create(cm('one'))
         kind = here._cluster.kind(('', 'configmaps'))
-        here.upstream._overlay.replace(kind, 'default', [new])  # as after an interruption
+        here.upstream._overlay.replace(  # as after an interruption
+            kind, 'default', [make_entry(kind, new)])
         events = await Http(session, here.url).watch('/api/v1/configmaps', resourceVersion=revision)
         assert [(event['type'], event['object']['metadata']['uid']) for event in events] == [
             ('DELETED', old['metadata']['uid']), ('ADDED', new['metadata']['uid'])]
@@ -529,6 +534,35 @@ async def test_namespaces_are_emptied_of_what_the_upstream_has_in_them(there, ov
 
         await until(is_next)
         assert await here.list('cm', 'ns') == []
+
+
+async def test_what_the_upstream_deletes_is_left_to_it_except_for_what_is_only_here(there, over):
+    await there.load(CRD)
+    await there.create({'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': 'ns'}})
+    for make in (cm, toy):
+        await there.create(make('held', metadata={
+            'name': 'held', 'namespace': 'ns', 'finalizers': ['a.b/c']}))
+    async with over() as here:
+        for make in (cm, toy):
+            await here.create(make('own', metadata={'name': 'own', 'namespace': 'ns'}))
+        await there.delete('ns', 'ns')
+        await there.delete('crds', 'toys.sandbox.test')
+
+        async def is_emptied():
+            found = [*await here.list('cm', 'ns'), *await here.list('toys', 'ns')]
+            return [obj['metadata']['name'] for obj in found] == ['held', 'held']
+
+        await until(is_emptied)
+        assert here.upstream.changes() == []
+        for kind in ('cm', 'toys'):
+            await there.patch(kind, 'held', {'metadata': {'finalizers': None}}, 'ns')
+
+        async def is_gone():
+            return 'ns' not in [obj['metadata']['name'] for obj in await here.list('ns')] and (
+                await here.list('crds') == [])
+
+        await until(is_gone)
+        assert here.upstream.changes() == []
 
 
 async def test_a_definition_that_is_changed_here_shows_the_same_objects(there, over):
