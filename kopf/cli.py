@@ -815,7 +815,7 @@ def plan(
     default in all namespaces. Nothing is changed. The exit code is 0 if they would do nothing,
     2 if they would change anything, and 1 for errors.
 
-    For example: kopf plan handlers.py --against deployed/handlers.py
+    For example: kopf plan handlers.py --against deployed.py
     """
     from kopf._kits.planning import planning, rendering  # only for this command
     level = logging.getLogger().level
