@@ -7,7 +7,7 @@ from prometheus_client import exposition
 
 import kopf
 from kopf._cogs.aiokits import clocks, pulses
-from kopf._core.actions import inflight
+from kopf._core.actions import brakes, inflight
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.watches import watchsets
 from kopf._kits.observing import inspection, metrics
@@ -39,6 +39,7 @@ class Measured:
         inflight.calls_var.set(self.underway)
         self.inspected = types.SimpleNamespace(
             settings=settings, clock=clocks.Clock(), underway=self.underway,
+            brakes=brakes.Brakes(settings.brakes),
             watches=types.SimpleNamespace(list_states=lambda: [watchsets.WatchState(
                 self.operator.informer.resource, None, self.pulse, True)]))
         self.inspector = inspection.Inspector(self.inspected)

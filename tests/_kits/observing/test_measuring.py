@@ -12,6 +12,7 @@ import pytest
 
 import kopf
 from kopf._cogs.serving import exchanges
+from kopf._core.actions import brakes
 from kopf._core.engines.admission import questions
 from kopf._kits.observing import metrics
 from tests import expressions
@@ -433,3 +434,17 @@ def test_lack_of_the_library_is_said_in_a_line_with_what_to_install():
         'sys.modules["prometheus_client"] = None', 'settings.metrics.endpoint = "http://:0/"')
     assert line.startswith("SettingsError Metrics need the library prometheus_client. Install it")
     assert "pip install prometheus_client" in line
+
+
+def test_what_exceeds_the_brakes_is_counted():
+    async def run():
+        async with Measured(declare_created) as measured:
+            resource = measured.operator.informer.resource
+            for _ in range(25):
+                measured.inspected.brakes.take(
+                    brakes.Risk.DELETION, resource, total=0, parent={'metadata': {}},
+                    owner=resource, now=measured.inspected.clock.now())
+            return await measured.scrape()
+
+    assert run_virtually(run()).get(
+        'kopf_brakes_exceeded_total', risk='deletion', kind='kopfexample') == 5
