@@ -383,7 +383,7 @@ class Processor:
             return companions.alive
         selected = companions.select(served.spawning, raw)
         if not selected or finalizers.is_present(raw, self.env.settings.persistence.finalizer):
-            is_paused = self.env.find_pause(raw) is not None
+            is_paused = self.env.find_pause(item.inbox.pending or raw) is not None
             spawning.adjust(companions, selected, is_paused=is_paused)
         if not selected and companions.forgettable:
             item.accompany(None)

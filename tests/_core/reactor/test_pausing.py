@@ -348,6 +348,33 @@ async def test_daemons_and_timers_are_paused_while_a_handler_runs(world, registr
 
 
 @kopf.testing.virtual_time
+async def test_timers_do_not_go_on_by_a_response_from_before_the_pause(world):
+    registry, calls = kopf.OperatorRegistry(), []
+
+    @kopf.timer(EXAMPLES, interval=1, registry=registry)
+    def tick(**_):
+        calls.append('tick')
+
+    @kopf.on.create(EXAMPLES, registry=registry)
+    def quick(**_):
+        return 'done'  # it is written while the other one runs
+
+    @kopf.on.create(EXAMPLES, registry=registry)
+    async def slow(**_):
+        await asyncio.sleep(5)
+
+    async with world, world.operator(registry=registry):
+        await world.create(spec={'size': 1})
+        await asyncio.sleep(3)
+        await world.edit(PAUSED)
+        await asyncio.sleep(1)
+        assert calls
+        calls.clear()
+        await asyncio.sleep(WHILE)
+        assert calls == []
+
+
+@kopf.testing.virtual_time
 async def test_pauses_are_seen_that_come_before_the_last_write(world, registry, calls):
     registry = kopf.OperatorRegistry()
 
