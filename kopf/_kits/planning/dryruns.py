@@ -16,7 +16,7 @@ from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import ids
 from kopf._core.actions import application
 from kopf._core.intents import causes, handlers, registries
-from kopf._kits.planning import attribution, guarding, stages
+from kopf._kits.planning import attribution, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.overlays import Difference
@@ -30,20 +30,12 @@ Item = tuple[Resource, Key]
 REFUSALS = (400, 403, 413, 422)
 """With these statuses, the API refuses what a write would make of an object."""
 
-writers_var: contextvars.ContextVar[Sequence[str]] = contextvars.ContextVar(
-    'writers_var', default=())
-"""In the API server: the handlers that are behind the request."""
+writers_var: contextvars.ContextVar[Sequence[str] | None] = contextvars.ContextVar(
+    'writers_var', default=None)
+"""In the API server: the handlers that are behind the request; None outside of requests."""
 
 staging_var: contextvars.ContextVar[bool] = contextvars.ContextVar('staging_var', default=False)
 """In the API server: whether the request is that of a stage."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Refusal:
-    """A write that the API has refused, and that was not carried out later."""
-    request: requests.Request
-    error: APIError
-    handlers: Sequence[str]
 
 
 class DryRun(runs.Run):
@@ -62,7 +54,7 @@ class DryRun(runs.Run):
         self.differences: list[Difference] = []
         self.writers: dict[Item, dict[str, None]] = {}
         self.staged: set[Item] = set()
-        self.refused: dict[Item, Refusal] = {}
+        self.refused: dict[Item, plans.Refused] = {}
         self.requests: collections.Counter[str] = collections.Counter()
         self.left_out: list[str] = []
         """The handlers that are never called here."""
@@ -160,11 +152,13 @@ class DryRun(runs.Run):
     def hear_refusal(self, request: requests.Request, error: APIError) -> None:
         if not self._is_over and request.verb in runs.WRITES and not request.dry_run and (
                 error.code in REFUSALS and error.message != application.FAILED_TEST):
-            name = request.name
+            name, kind = request.name, request.kind
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 name = name or json.loads(request.body)['metadata']['name']
-            item = request.kind.resource, (request.namespace, name)
-            self.refused[item] = Refusal(request, error, writers_var.get())
+            is_secret = kind.resource == ('', 'secrets')  # the message can quote its values
+            self.refused[kind.resource, (request.namespace, name)] = plans.Refused(
+                plans.Place(plans.name_resource(kind), request.namespace, name), request.verb,
+                error.reason if is_secret else error.message, writers_var.get() or ())
 
     def hear(self, change: Change) -> None:
         item = change.resource, change.new.key
@@ -175,7 +169,8 @@ class DryRun(runs.Run):
             self.staged.add(item)
             return
         self.refused.pop(item, None)
-        self.writers.setdefault(item, {}).update(dict.fromkeys(writers_var.get()))
+        if (writers := writers_var.get()) is not None:
+            self.writers.setdefault(item, {}).update(dict.fromkeys(writers))
         for stage in self._rules:
             if stage.is_for(change):
                 task = self.loop.create_task(self._advance(item, stage))

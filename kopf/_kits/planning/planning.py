@@ -20,7 +20,6 @@ from kopf._kits.planning import stages as _stages
 from kopf._kits.sandbox import selecting
 from kopf._kits.sandbox.cluster import stored_resource
 from kopf._kits.sandbox.statuses import APIError
-from kopf._kits.sandbox.storage import Key
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import operators, runs, sandboxthreads
 
@@ -137,20 +136,11 @@ def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
     keyed = [((stored_resource(each.kind), each.key), each) for each in run.differences]
     return plans.Plan(
         plans.make_items(
-            (each, run.writers.get(item, ()), item in run.staged) for item, each in keyed),
-        refused=[_describe_refusal(key, refusal) for (_, key), refusal in run.refused.items()],
+            (each, run.writers.get(item), item in run.staged) for item, each in keyed),
+        refused=list(run.refused.values()),
         failures=list(run.attribution.failures.values()), problems=run.problems,
         unknown=list(_find_unknown(run)), requests=dict(run.requests),
         upstream=dict(upstream.requests))
-
-
-def _describe_refusal(key: Key, refusal: dryruns.Refusal) -> plans.Refused:
-    kind, message = refusal.request.kind, refusal.error.message
-    if kind.resource == ('', 'secrets'):
-        message = refusal.error.reason  # the message can quote the values
-    return plans.Refused(
-        plans.Place(plans.name_resource(kind), *key), refusal.request.verb, message,
-        sorted(refusal.handlers))
 
 
 def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:

@@ -146,14 +146,14 @@ class Plan:
 
 
 def make_items(
-        differences: Iterable[tuple[Difference, Collection[str], bool]],
+        differences: Iterable[tuple[Difference, Collection[str] | None, bool]],
 ) -> list[Item]:
     """
-    Make the items, deletions first. Of each object, it is known which handlers have written to it,
-    and whether its status is not that of the operator.
+    Make the items, deletions first. Of each object, it is known which handlers have written to it
+    (None if no request has), and whether its status is not that of the operator.
 
-    What is deleted without a handler is left out, unless it depends on what the operator deletes:
-    then, the cluster was about to delete it.
+    What is deleted without a request is left out, unless it depends on what else is deleted: the
+    cluster itself was about to delete it.
     """
     found = list(differences)
     names: dict[str, str] = {}
@@ -174,9 +174,10 @@ def make_items(
     gone = {mark for difference, _, _ in found if _is_deleted(difference)
             for mark in _mark(difference)}
     items = [
-        _make_item(difference, sorted(handlers), names, places, staged=staged)
+        _make_item(difference, handlers, names, places, staged=staged)
         for difference, handlers, staged in found
-        if handlers or not _is_deleted(difference) or not gone.isdisjoint(_depend_on(difference))]
+        if handlers is not None or not _is_deleted(difference) or (
+            not gone.isdisjoint(_depend_on(difference)))]
     return sorted(
         (item for item in items if item is not None),
         key=lambda item: (not item.is_deletion, not item.restarts, item.place))
@@ -210,22 +211,22 @@ def _depend_on(difference: Difference) -> Iterator[str]:
 
 
 def _make_item(
-        difference: Difference, handlers: Sequence[str], names: Mapping[str, str],
+        difference: Difference, writers: Collection[str] | None, names: Mapping[str, str],
         places: Mapping[str, Place], *, staged: bool,
 ) -> Item | None:
     """Make the item of an object; None if only Kopf's own annotations would change."""
     kind, base, local = difference.kind, difference.base, difference.local
-    place = Place(name_resource(kind), *difference.key)
+    place, handlers = Place(name_resource(kind), *difference.key), sorted(writers or ())
     if local is None or _is_deleted(difference):
-        owner = '' if handlers or base is None else _name_owners(base)
+        owner = '' if writers is not None or base is None else _name_owners(base)
         return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)
     action: Action = 'create' if base is None else 'change'
     if base is not None and base['metadata']['uid'] != local['metadata']['uid']:
         action = 'replace'
     resource = references.Resource(kind.group, kind.version, kind.plural)
     fields = []
-    theirs = {} if base is None else _reduce(_complete(kind, base))
-    ours = _reduce(_complete(kind, local))
+    theirs, ours = (
+        _reduce({} if obj is None else _complete(kind, obj)) for obj in (base, local))
     if kind.resource == ('', 'services') and action != 'change':
         ours = _hide_addresses(ours)
     for path, old, new in _compare(theirs, ours, ()):
@@ -236,13 +237,13 @@ def _make_item(
         places[local['metadata']['uid']], action, handlers,
         [field for field in fields if field not in of_status], [] if staged else of_status,
         list(_compare_finalizers(base or {}, local)))
-    if base is not None and is_rolled(item, local):
+    if base is not None and _is_rolled(item, local):
         item = dataclasses.replace(item, restarts=_count_pods(base))
     is_own = action == 'change' and not (item.fields or item.status or item.finalizers)
     return None if is_own else item
 
 
-def is_rolled(item: Item, obj: Obj) -> bool:
+def _is_rolled(item: Item, obj: Obj) -> bool:
     """Whether the pods of the object would be restarted."""
     spec = obj.get('spec') or {}
     is_left = spec.get('paused') or (spec.get('updateStrategy') or {}).get('type') == 'OnDelete'
@@ -327,7 +328,9 @@ def _reduce(obj: Obj) -> Obj:
     metadata['annotations'] = {
         key: value for key, value in annotations.items()
         if not key.startswith(essences.OWN_PREFIX)}
-    return {**obj, 'apiVersion': '', 'kind': '', 'metadata': metadata}
+    rest = {key: value for key, value in obj.items()
+            if key not in ('apiVersion', 'kind', 'metadata')}
+    return {'metadata': metadata, **rest}
 
 
 def _compare_finalizers(base: Obj, local: Obj) -> Iterator[str]:

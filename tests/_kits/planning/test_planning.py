@@ -570,6 +570,23 @@ def create(**_):
     assert item.handlers == ['create for kopfexamples.kopf.dev default/example']
 
 
+def test_deletions_by_unknown_clients_are_planned(plan, parent, client):
+    client.create('configmaps', 'x')
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def delete(**_):
+    import os, pathlib, socket, yaml
+    config = yaml.safe_load(pathlib.Path(os.environ['KUBECONFIG']).read_text())
+    port = int(config['clusters'][0]['cluster']['server'].rpartition(':')[2])
+    with socket.create_connection(('127.0.0.1', port)) as sock:
+        sock.sendall(b'DELETE /api/v1/namespaces/default/configmaps/x HTTP/1.1\\r\\n'
+                     b'Host: localhost\\r\\nConnection: close\\r\\n\\r\\n')
+        while sock.recv(1000):
+            pass
+''')
+    assert names(made.deletions) == [('delete', 'configmaps default/x')]
+
+
 # Two versions.
 
 

@@ -86,7 +86,7 @@ def test_defaults_that_an_older_cluster_lacks_are_no_change():
 
 
 def make_difference(name, base, local, plural='configmaps'):
-    return testing.Difference(KINDS[plural], ('default', name), base, local), [], False
+    return testing.Difference(KINDS[plural], ('default', name), base, local), None, False
 
 
 def make_obj(uid, *owners, **metadata):
