@@ -33,7 +33,7 @@ from kopf._kits.sandbox.cluster import (
 )
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.overlays import Difference, Overlay, make_entry
-from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj
+from kopf._kits.sandbox.statuses import APIError, Forbidden, NotFound, Obj
 from kopf._kits.sandbox.storage import Change, Entry, Key
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ class Upstream(Origin):
             self.fetch(resource) for resource in resources if resource not in UNOWNED
         ), return_exceptions=True)
         for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, Forbidden):
+            if isinstance(result, BaseException) and not isinstance(result, Forbidden | NotFound):
                 raise result
 
     async def _mirror(self, resource: Resource) -> None:
@@ -235,6 +235,8 @@ class Upstream(Origin):
             return await self._link.call(fn)
         except errors.APIForbiddenError as e:
             raise Forbidden(f"The upstream refuses: {e}") from e
+        except errors.APINotFoundError as e:  # the kind is gone, or is not served yet
+            raise NotFound from e
         except (errors.APIError, credentials.LoginError) as e:
             raise APIError(
                 f"The upstream fails: {e}", code=503, reason='ServiceUnavailable',
