@@ -18,6 +18,7 @@ import yaml
 
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import credentials
 from kopf._core.intents import causes, registries
 from kopf._kits import commanding
@@ -86,6 +87,7 @@ def accompany(
             try:
                 with contextlib.nullcontext(thread.credentials) if confined is None else (
                         _confine(thread, confined)) as item:
+                    asyncio.run(piggybacking.configure_clients())
                     yield vaults.Vault({'sandbox': item})
             finally:
                 del os.environ[SHARED]

@@ -116,6 +116,23 @@ def fn(name, **_):
     assert "And here we are! obj" in out
 
 
+@pytest.mark.parametrize('place', ["import kubernetes.client\n", ""], ids=['early', 'late'])
+def test_the_official_client_of_handlers_reaches_the_sandbox(start, crd, script, place):
+    path = script(f"""
+{place}
+@kopf.on.create('kopfexamples')
+def fn(name, namespace, **_):
+    import kubernetes.client
+    api = kubernetes.client.CustomObjectsApi()
+    api.patch_namespaced_custom_object(
+        'kopf.dev', 'v1', namespace, 'kopfexamples', name, {{'status': {{'done': True}}}})
+""")
+    process, config = start('run', '--sandbox', '--load', crd, '-A', path)
+    url = '/apis/kopf.dev/v1/namespaces/default/kopfexamples/obj'
+    read_until(process, 'Creation is processed: 1 succeeded')
+    assert get(config, url)['status'] == {'done': True}
+
+
 def test_the_kubeconfig_is_only_for_its_owner(start, tmp_path):
     start('sandbox')
     assert (tmp_path / 'kubeconfig').stat().st_mode & 0o777 == 0o600

@@ -178,6 +178,18 @@ def is_installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
+async def configure_clients() -> None:
+    """
+    Let the official clients use ``$KUBECONFIG``, as after a login: those which are imported
+    already, and ``kubernetes`` also if it is imported later.
+    """
+    if is_loaded('kubernetes'):
+        login_via_client()
+    if is_loaded('kubernetes_asyncio'):
+        await login_via_async_client()
+    configure_on_import()
+
+
 def configure_on_import() -> None:
     """
     Set the default configuration of the client ``kubernetes`` when it is imported later.

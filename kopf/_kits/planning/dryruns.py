@@ -103,7 +103,7 @@ class DryRun(runs.Run):
 
         async def before_start(registry: registries.OperatorRegistry) -> None:
             self._arrange(registry)
-            await _configure_clients()
+            await piggybacking.configure_clients()
             if prepare is not None:
                 await prepare(registry)
 
@@ -190,15 +190,6 @@ class DryRun(runs.Run):
 
 async def _do_nothing(client: clients.Client) -> None:
     pass
-
-
-async def _configure_clients() -> None:
-    """Let the clients of handlers use the sandbox, as a login lets them use the cluster."""
-    if piggybacking.is_loaded('kubernetes'):
-        piggybacking.login_via_client()
-    if piggybacking.is_loaded('kubernetes_asyncio'):
-        await piggybacking.login_via_async_client()
-    piggybacking.configure_on_import()
 
 
 async def _isolate(settings: configuration.OperatorSettings, **_: Any) -> None:
