@@ -180,8 +180,8 @@ class _Explainer:
             for handler in [*self._served.spawning, *self._served.reconciling,
                             *self._served.watching, *self._served.indexing]}
         """The handlers of states, and why they are not called."""
-        self._pause = pauses.find(
-            self._raw, self._settings.pausing.annotation, now=self._now.wall)
+        pause = pauses.find(self._raw, self._settings.pausing.annotation)
+        self._pause = None if pause is None or pause.is_over(self._now.wall) else pause
         self._spawned = [
             handler for handler in self._served.spawning if self._mismatches[handler] is None]
 

@@ -9,15 +9,13 @@ import collections
 import dataclasses
 import datetime
 import enum
-import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import pauses
-
-logger = logging.getLogger(__name__)
 
 PERIOD = 60.0
 """For how long (seconds) a budget is."""
@@ -76,12 +74,13 @@ class Brakes:
     def take(
             self, risk: Risk, resource: references.Resource, *,
             total: float, parent: bodies.RawBody, owner: references.Resource, now: clocks.Moment,
+            logger: Any,
     ) -> str | None:
         """
         Take one from the budget, or say why it is refused.
 
         ``total`` is how many objects of the resource this replica has. ``parent`` is the object,
-        of the resource ``owner``, for which this is done.
+        of the resource ``owner``, for which this is done; its ``logger`` gets what is news.
         """
         tally = self._tallies[risk, resource]
         tally.expire(now.mono)
@@ -99,9 +98,10 @@ class Brakes:
                     f"budget of settings.brakes")
             advice = f"If that is right: kopf brakes release {owner.plural} -A --selector=''"
             if tally.exceed(now.mono):
-                logger.log(
-                    logging.ERROR if is_stopping else logging.WARNING,
-                    f"Stopped: {text}. {advice}" if is_stopping else f"Found: {text}.")
+                if is_stopping:
+                    logger.error(f"Stopped: {text}. {advice}")
+                else:
+                    logger.warning(f"Found: {text}.")
             if is_stopping:
                 return f"{text}. {advice}"
         tally.taken.append(now.mono)
@@ -111,6 +111,9 @@ class Brakes:
     def excesses(self) -> Mapping[tuple[Risk, references.Resource], int]:
         """How often there was more than the budget allows."""
         return {key: tally.excesses for key, tally in self._tallies.items()}
+
+    def counts(self, risk: Risk) -> bool:
+        return self._get_budget(risk, 0) is not None
 
     def _get_budget(self, risk: Risk, total: float) -> int | None:
         settings = self._settings

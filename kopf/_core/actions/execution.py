@@ -42,7 +42,8 @@ class Context:
 
     def find_pause(self, raw: bodies.RawBody) -> pauses.Pause | None:
         """Find what pauses the handlers of an object in this state now."""
-        return pauses.find(raw, self.settings.pausing.annotation, now=self.clock.now().wall)
+        pause = pauses.find(raw, self.settings.pausing.annotation)
+        return None if pause is None or pause.is_over(self.clock.now().wall) else pause
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

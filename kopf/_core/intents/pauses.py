@@ -25,6 +25,9 @@ class Pause(NamedTuple):
     problem: str | None = None
     """What is not understood in the annotation, in words. The pause has no end then."""
 
+    def is_over(self, now: datetime.datetime) -> bool:
+        return self.until is not None and self.until <= now
+
     def describe(self) -> str:
         until = f" until {self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else ""
         reason = f": {self.reason}" if self.reason else ""
@@ -32,22 +35,17 @@ class Pause(NamedTuple):
         return f"The object is paused{until}{reason}{problem}"
 
 
-def find(
-        raw: bodies.RawBody, annotation: str | None, *, now: datetime.datetime,
-) -> Pause | None:
+def find(raw: bodies.RawBody, annotation: str | None) -> Pause | None:
     """
-    Find what pauses the handlers of an object in this state.
+    Find what pauses the handlers of an object in this state, unless it `is_over`.
 
-    It is None if there is no pause, if the pause is over, or if it does not concern the deletion
-    that is going on.
+    It is None if there is no pause, or if it does not concern the deletion that is going on.
     """
     text = (raw['metadata'].get('annotations') or {}).get(annotation) if annotation else None
     if text is None or text.strip().lower() == NO:
         return None
     pause = parse(text)
-    is_over = pause.until is not None and pause.until <= now
-    is_deleted = pause.allows_deletion and 'deletionTimestamp' in raw['metadata']
-    return None if is_over or is_deleted else pause
+    return None if pause.allows_deletion and 'deletionTimestamp' in raw['metadata'] else pause
 
 
 def parse(text: str) -> Pause:

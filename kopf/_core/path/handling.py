@@ -29,7 +29,6 @@ from kopf._core.actions import (
     progression,
     recording,
     subhandling,
-    versions,
 )
 from kopf._core.intents import causes, filters, handlererrors, handlers, pauses
 from kopf._core.path import objects, saving, switches
@@ -306,9 +305,6 @@ class Handling:
                     if step.because == decisions.DELETED_BUT_HELD:
                         self._tell_processed()
                     return await self.saver.save()
-                case decisions.RemoveFinalizer() if (problem := self._ask_release()) is not None:
-                    self.rest(decisions.Hold(problem, until=self.env.clock.mono() + brakes.PERIOD))
-                    return None
                 case decisions.SwitchFinalizer():
                     return await self._switch_finalizer(step)
                 case decisions.Close():
@@ -349,22 +345,20 @@ class Handling:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
 
-    def _ask_release(self) -> str | None:
-        """Take the removal of the finalizer from the budget, or say why it is refused."""
-        item = self.item
-        return self.env.brakes.take(
-            brakes.Risk.RELEASE, item.resource, total=len(item.source), parent=self.saver.raw,
-            owner=item.resource, now=self.env.clock.now())
-
     async def _switch_finalizer(self, step: decisions.SwitchFinalizer) -> bodies.RawBody | None:
+        if isinstance(step, decisions.RemoveFinalizer):
+            now, item = self.env.clock.now(), self.item
+            problem = self.env.brakes.take(
+                brakes.Risk.RELEASE, item.resource, total=len(item.source), parent=self.saver.raw,
+                owner=item.resource, now=now, logger=self.logger)
+            if problem is not None:
+                self.rest(decisions.Hold(problem, until=now.mono + brakes.PERIOD))
+                return None
         self.logger.debug(step.because)
         patch = patches.Patch()
         if step.handled is not None:
             self._announce()
-            body = self.view.body
-            self.env.settings.persistence.diffbase_storage.store(
-                body=body, patch=patch, essence=versions.mark(
-                    step.handled, body=body, converter=self.handlers.converter))
+            self.saver.store_handled(step.handled, self.view.body, patch)
         return await self.saver.switch_finalizer(
             patch, is_added=isinstance(step, decisions.AddFinalizer))
 

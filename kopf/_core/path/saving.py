@@ -215,12 +215,18 @@ class Saver:
                 self.item.get_cycle(), handler_ids, body=body, settings=self.settings,
                 conclusion=conclusion)
             if conclusion.base != old:
-                self.settings.persistence.diffbase_storage.store(
-                    body=body, patch=own, essence=versions.mark(
-                        conclusion.base, body=body, converter=self.item.handlers.converter))
+                self.store_handled(conclusion.base, body, own)
             return own
 
         return await self._send(make_own, closing=True)
+
+    def store_handled(
+            self, essence: bodies.BodyEssence, body: bodies.Body, patch: patches.Patch,
+    ) -> None:
+        """Put an essence into the patch, to be the last-handled state."""
+        self.settings.persistence.diffbase_storage.store(
+            body=body, patch=patch, essence=versions.mark(
+                essence, body=body, converter=self.item.handlers.converter))
 
     async def release(
             self, handler_ids: Sequence[ids.HandlerId],

@@ -103,6 +103,20 @@ async def test_deletions_over_the_budget_are_stopped(registry, wish):
 
 
 @kopf.testing.virtual_time
+async def test_the_stop_is_an_event_of_the_object(registry, wish):
+    world, settings = World(30), make_settings(stop=True)
+    settings.posting.enabled = True
+    async with world, world.operator(registry=registry, settings=settings):
+        await asyncio.sleep(50)
+        wish.children = False
+        await asyncio.sleep(300)
+        events = [event for event in await world.client.list('events')
+                  if event['message'].startswith("Stopped: deletions of configmaps")]
+        assert [(event['type'], event['involvedObject']['kind']) for event in events] == [
+            ('Warning', 'KopfExample')]
+
+
+@kopf.testing.virtual_time
 async def test_the_budget_counts_anew_when_nothing_was_refused_for_a_while(registry, wish):
     world, settings = World(30), make_settings(stop=True)
     async with world, world.operator(registry=registry, settings=settings):

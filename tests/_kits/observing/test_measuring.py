@@ -3,6 +3,7 @@ What the metrics of an operator tell, under names that the dashboards of control
 """
 import asyncio
 import concurrent.futures
+import logging
 import subprocess
 import sys
 import types
@@ -443,7 +444,8 @@ def test_what_exceeds_the_brakes_is_counted():
             for _ in range(25):
                 measured.inspected.brakes.take(
                     brakes.Risk.DELETION, resource, total=0, parent={'metadata': {}},
-                    owner=resource, now=measured.inspected.clock.now())
+                    owner=resource, now=measured.inspected.clock.now(),
+                    logger=logging.getLogger(__name__))
             return await measured.scrape()
 
     assert run_virtually(run()).get(

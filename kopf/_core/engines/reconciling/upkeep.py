@@ -8,7 +8,7 @@ from typing import Any
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
 from kopf._cogs.structs import bodies
-from kopf._core.actions import application, brakes, observers
+from kopf._core.actions import application, brakes, loggers, observers
 from kopf._core.engines.reconciling import children, desired, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
@@ -94,24 +94,32 @@ class Upkeep:
         for stage in planning.arrange(steps):
             await tasks.for_each(self._carry_out, stage, limit=MAX_WRITES)
 
+    def _find_risk(self, step: planning.Step) -> brakes.Risk | None:
+        match step:
+            case planning.Delete():
+                return brakes.Risk.DELETION
+            case planning.Apply(wanted, known) if known is not None and (
+                    self.hub.context.brakes.counts(brakes.Risk.RESTART)
+                    and _has_other_template(wanted, known)):
+                return brakes.Risk.RESTART
+        return None
+
     def _permit(self, risk: brakes.Risk, child: children.Child) -> bool:
         """Take one from a budget. If it is refused, that is a problem."""
         context, resource = self.hub.context, child.resource
         problem = context.brakes.take(
             risk, resource, total=self.hub.store.count(resource) * context.brakes.get_share(),
-            parent=self.parent, owner=self.member.host.resource, now=context.clock.now())
+            parent=self.parent, owner=self.member.host.resource, now=context.clock.now(),
+            logger=loggers.ObjectLogger(
+                body=bodies.Body(self.parent), settings=context.settings))
         if problem is not None:
             self.problems.append(f"{child.key}: {problem}")
         return problem is None
 
     async def _carry_out(self, step: planning.Step) -> None:
-        match step:
-            case planning.Delete(known) if not self._permit(brakes.Risk.DELETION, known):
-                return
-            case planning.Apply(wanted, known) if known is not None and (
-                    _has_other_template(wanted, known)) and (
-                    not self._permit(brakes.Risk.RESTART, known)):
-                return
+        risk = self._find_risk(step)
+        if risk is not None and step.known is not None and not self._permit(risk, step.known):
+            return
         try:
             match step:
                 case planning.Apply(wanted, known):
