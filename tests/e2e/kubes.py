@@ -397,6 +397,28 @@ class Kube:
                     raise
             await asyncio.sleep(0.05)
 
+    async def wait_known_as_owners(self, kind: Kind, *, timeout: float = 60) -> None:
+        """
+        Wait until the API knows the kind as that of owners, for those who can create config maps.
+
+        With OwnerReferencesPermissionEnforcement, new kinds are unknown for up to ten seconds; for
+        up to 30 seconds in Kubernetes 1.20.
+        """
+        patience = Patience(timeout)
+        body = {'metadata': {'generateName': 'probe-', 'ownerReferences': [{
+            'apiVersion': kind.api_version, 'kind': kind.kind, 'name': 'any', 'uid': 'any',
+            'blockOwnerDeletion': True}]}}
+        while True:
+            try:
+                await self.request(
+                    'POST', '/api/v1/namespaces/default/configmaps', body=body,
+                    params={'dryRun': 'All'})
+                return
+            except KubeError as e:
+                if 'cannot find RESTMapping' not in str(e) or patience.is_over():
+                    raise
+            await asyncio.sleep(0.5)
+
     async def wait_unserved(self, kind: Kind, *, timeout: float = 60) -> None:
         """
         Wait until the group is not served, whose last kind is deleted.

@@ -276,7 +276,8 @@ async def run_replica(kube, cluster, tmp_path, deployed):
     """Run the command of the image as the account of the example, with another port."""
     account = await accounts.log_in(
         kube, cluster, tmp_path / 'account', 'operator', namespace='kopf-example')
-    await wait_known_as_owners(account)
+    async with Kube(account) as own:
+        await own.wait_known_as_owners(KEX)
 
     entrypoint = re.search(
         r'^ENTRYPOINT (.+)$', (EXAMPLE / 'Dockerfile').read_text(), re.MULTILINE)
@@ -297,27 +298,6 @@ async def run_replica(kube, cluster, tmp_path, deployed):
             stack.callback(op.stop)
             return op, proxy
         yield run
-
-
-async def wait_known_as_owners(account, kind=KEX):
-    """
-    Wait until the API knows the kind as that of owners, for those who can create config maps.
-
-    With OwnerReferencesPermissionEnforcement, new kinds are unknown for up to ten seconds.
-    """
-    async with Kube(account) as own:
-        while True:
-            try:
-                await own.request(
-                    'POST', '/api/v1/namespaces/default/configmaps', params={'dryRun': 'All'},
-                    body={'metadata': {'generateName': 'probe-', 'ownerReferences': [{
-                        'apiVersion': kind.api_version, 'kind': kind.kind, 'name': 'any',
-                        'uid': 'any', 'blockOwnerDeletion': True}]}})
-                return
-            except KubeError as e:
-                if 'cannot find RESTMapping' not in str(e):
-                    raise
-            await asyncio.sleep(0.5)
 
 
 async def read_leadership(port):

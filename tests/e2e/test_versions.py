@@ -101,10 +101,22 @@ async def new(kube):
             'PATCH', f'{CRDS}/{kind.plural}.{kind.group}',
             body={'spec': {'conversion': {'strategy': 'None', 'webhook': None}}},
             content_type='application/merge-patch+json')
-        await kube.wait_served(kind)
+        await wait_convertible(kube, kind)
         await kube.delete_kind(kind)
     except KubeError as e:
         assert e.status == 404
+
+
+async def wait_convertible(kube, kind):
+    """Wait until the API has learned of the definition's change, and calls no webhook any more."""
+    patience = Patience(30)
+    while True:
+        try:
+            return await kube.wait_served(kind)
+        except KubeError as e:
+            if 'conversion webhook' not in str(e) or patience.is_over():
+                raise
+            await asyncio.sleep(0.1)
 
 
 @pytest.fixture()

@@ -99,6 +99,7 @@ def definition(cluster):
             body = yaml.safe_load((EXAMPLE / 'crd.yaml').read_text())
             await kube.request('POST', CRDS, body=body)
             await kube.wait_served(EVC)
+            await kube.wait_known_as_owners(EVC)
 
     async def unmake():
         async with Kube(cluster) as kube:
