@@ -276,6 +276,10 @@ class Run:
         for name, handler in ('kopf_daemons', 'accompany'), ('kopf_timers', 'tick'):
             if metrics.get(f'{name} {handler}') != len(specs):
                 problems.append(f"{name}: {metrics.get(f'{name} {handler}')}, not {len(specs)}")
+        log = (self._folder / 'log').read_text(errors='replace')
+        alarms = [line for line in log.splitlines() if 'settings.brakes' in line]
+        if alarms:
+            problems.append(f"{len(alarms)} false alarms of the brakes, e.g. {alarms[0]}")
         return problems
 
 

@@ -34,7 +34,7 @@ def registry(wish):
     @kopf.reconcile(EXAMPLES, owns=['configmaps', 'deployments.apps'], interval=100,
                     registry=registry)
     async def reconcile(name, spec, **_):
-        if not wish.children:
+        if not wish.children or spec.get('off'):
             return []
         if spec.get('deployment'):
             pod = {'metadata': {'labels': {'app': name}},
@@ -133,9 +133,45 @@ async def test_the_budget_counts_anew_when_nothing_was_refused_for_a_while(regis
         assert await world.count() == 30
         wish.children = False
         for number in range(30):
-            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'edited': True}})
+            await world.client.patch(EXAMPLES, f'obj{number}', {'metadata': {'labels': {'a': 'b'}}})
         await asyncio.sleep(500)
         assert await world.count() == 10
+
+
+@kopf.testing.virtual_time
+async def test_what_edits_want_is_not_counted(registry, wish):
+    world, settings = World(), make_settings(stop=True)
+    async with world, world.operator(registry=registry, settings=settings) as operator:
+        await asyncio.sleep(50)
+        for number in range(40):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'off': True}})
+        await asyncio.sleep(1000)
+        assert await world.count() == 20
+        assert "Stopped" not in operator.text
+
+        # The next run of the same objects is for no edit.
+        for number in range(40):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'off': False}})
+        await asyncio.sleep(1000)
+        assert await world.count() == PARENTS
+        wish.children = False
+        await asyncio.sleep(1000)
+        assert await world.count() == PARENTS - 20
+
+
+@kopf.testing.virtual_time
+async def test_edits_of_which_the_operator_has_not_known_the_former_state_are_counted(
+        registry, wish):
+    world, settings = World(), make_settings(stop=True)
+    async with world:
+        async with world.operator(registry=registry, settings=settings):
+            await asyncio.sleep(50)
+        for number in range(40):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'edited': True}})
+        wish.children = False
+        async with world.operator(registry=registry, settings=settings):
+            await asyncio.sleep(1000)
+            assert await world.count() == PARENTS - 20
 
 
 @kopf.testing.virtual_time

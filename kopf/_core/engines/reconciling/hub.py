@@ -42,7 +42,7 @@ class Host(Protocol):
 
 class Member:
     """An object that is reconciled: why its handlers are called the next time."""
-    __slots__ = ('_has_applied', '_is_asked', '_is_triggered', 'host', 'name')
+    __slots__ = ('_has_applied', '_is_asked', '_is_triggered', 'host', 'is_edited', 'name')
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -54,6 +54,8 @@ class Member:
         """Whether the next run is not only because of children."""
         self._has_applied = False
         """Whether the last run has applied any children."""
+        self.is_edited = False
+        """Whether the object was edited since its handlers succeeded, so that this run is wanted."""
 
     @property
     def names(self) -> tuple[object, ...]:

@@ -39,8 +39,8 @@ MAX_NAMED = 5
 class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_client', '_hub', '_is_new', '_is_reported', '_problems', '_reporter', '_restorations',
-        '_states', '_told', 'has_written')
+        '_client', '_generation', '_hub', '_is_new', '_is_reported', '_problems', '_reporter',
+        '_restorations', '_states', '_told', 'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
@@ -50,6 +50,8 @@ class Reconcilers(Member):
         """Whether the object cannot have children yet."""
         self.has_written = False
         """Whether the last run has changed the object itself."""
+        self._generation: int | None = None
+        """That of the object when no handler failed; None until then."""
         self._restorations: ratelimits.TokenBucket | None = None
         """How often the children can still be restored, if they were lately."""
         self._states = progression.State()
@@ -129,6 +131,7 @@ class Reconcilers(Member):
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
+        self.is_edited = self._generation not in (None, raw['metadata'].get('generation'))
         try:
             if finalizers.is_deleting(raw):
                 self._states.clear()
@@ -136,7 +139,9 @@ class Reconcilers(Member):
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
-            await self._call(raw, is_triggered=is_triggered, is_paused=is_paused)
+            newest = await self._call(raw, is_triggered=is_triggered, is_paused=is_paused)
+            if newest is not None and not self._problems:
+                self._generation = newest['metadata'].get('generation')
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -162,7 +167,7 @@ class Reconcilers(Member):
 
     async def _call(
             self, raw: bodies.RawBody, *, is_triggered: bool, is_paused: Callable[[], bool],
-    ) -> None:
+    ) -> bodies.RawBody | None:
         now = self._hub.context.clock.mono()
         called = [
             handler for handler in self.host.handlers.reconciling if is_triggered or (
@@ -173,11 +178,12 @@ class Reconcilers(Member):
             newest = await self._run(handler, newest, is_last=not called)
             if called and is_paused():
                 self._is_triggered = self._is_asked = True  # later
-                return
+                return None
         if newest is not None and not self._is_reported:  # the last handler was not called
             patch = patches.Patch()
             self._report(patch)
-            await self._apply_patch(newest, patch, self._aim_at(newest))
+            return await self._apply_patch(newest, patch, self._aim_at(newest))
+        return newest
 
     async def _run(
             self,

@@ -105,7 +105,12 @@ class Upkeep:
         return None
 
     def _permit(self, risk: brakes.Risk, child: children.Child) -> bool:
-        """Take one from a budget. If it is refused, that is a problem."""
+        """
+        Take one from a budget, unless an edit of the object wants it. If it is refused, that is a
+        problem.
+        """
+        if self.member.is_edited:
+            return True
         context, resource = self.hub.context, child.resource
         problem = context.brakes.take(
             risk, resource, total=self.hub.store.count(resource) * context.brakes.get_share(),
