@@ -55,7 +55,7 @@ class Member:
         self._has_applied = False
         """Whether the last run has applied any children."""
         self.is_edited = False
-        """Whether the object was edited since its handlers succeeded, so that this run is wanted."""
+        """Whether the object was edited since its handlers succeeded: its changes are wanted."""
 
     @property
     def names(self) -> tuple[object, ...]:
