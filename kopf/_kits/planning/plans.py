@@ -262,8 +262,8 @@ def _relate_fields(new: Sequence[Field], old: Sequence[Field]) -> Iterator[Field
     for path in {**theirs, **ours}:
         before = theirs[path].new if path in theirs else ours[path].old
         after = ours[path].new if path in ours else theirs[path].old
-        values = [comparing.hide_times(value) for value in (before, after)]
-        for inner, *values in comparing.compare(values[0], values[1], ()):
+        pair = [comparing.hide_times(value) for value in (before, after)]
+        for inner, *values in comparing.compare(pair[0], pair[1], ()):
             yield Field('.'.join(filter(None, (path, comparing.join(inner)))), *values)
 
 

@@ -27,21 +27,25 @@ WHOLE = verdicts.WHOLE
 WINDOWS = 2
 """After how many windows a difference is told; after the first of them, writes are late."""
 
+SLACK = 1.0
+"""How much later (seconds) than others some watches can be."""
+
 
 @dataclasses.dataclass(eq=False, slots=True)
 class Twin:
     """An object that production or the new version has touched."""
     real: Entry | None
     """As it is upstream; None if it does not exist there (any more)."""
-    acted: float = float('-inf')
-    """When production has written to it last."""
-    gone: float = 0.0
+    first: Entry | None = None
+    """As production has created it, until the new version does, too."""
     last: Entry | None = None
-    """When it was deleted upstream, and its last state there."""
+    """As it was upstream when it was deleted there."""
+    is_deleted: bool = False
+    """Whether production seems to have deleted it."""
     writers: dict[str, None] = dataclasses.field(default_factory=dict)
     """The handlers of the new version that have written to it."""
-    since: dict[comparing.Path, float] = dataclasses.field(default_factory=dict)
-    """Since when fields differ."""
+    since: dict[tuple[comparing.Path, str], float] = dataclasses.field(default_factory=dict)
+    """Since when fields differ, by the notes of the findings, too."""
     told: dict[comparing.Path, verdicts.Finding] = dataclasses.field(default_factory=dict)
 
 
@@ -69,6 +73,8 @@ class Twins(overlays.Overlay):
         self._names: dict[str, str] = {}
         self._listed: set[tuple[Resource, str]] = set()
         self._is_initial = False
+        self._cycles: dict[overlays.Item, tuple[float, float]] = {}
+        """When the latest change of a handled object began, and when production has handled it."""
 
     # What the new version does.
 
@@ -87,6 +93,8 @@ class Twins(overlays.Overlay):
         twin.writers |= dict.fromkeys(self._find_writers())
         if change.type == 'ADDED':
             self._name(item, change.new)
+            if twin.first is not None:  # after all others have heard of the creation
+                asyncio.get_running_loop().call_soon(self._catch_up, item, twin)
         self._look(item, is_ours=True)
 
     # What the upstream tells.
@@ -117,16 +125,18 @@ class Twins(overlays.Overlay):
             self._forget(item)  # it was created again
             twin = old = None
         if old is None:
-            if evidence.is_managed(obj, self._is_own):
+            is_own = evidence.is_managed(obj, self._is_own)
+            if twin is not None and (twin.last is not None or not is_own):
+                self._forget(item)  # what has happened to the former one is not known
+            if is_own:
                 twin = self._twins.setdefault(item, Twin(None))
-                twin.real, twin.acted = new, self._now()
+                twin.real = twin.first = new
                 self._kinds[resource] = kind
                 self._name(item, new)
                 self._look(item)
             else:
-                if twin is not None:
-                    self._forget(item)
                 super().accept(kind, new)
+                self._note_cycle(item, None, obj)
                 self._review(kind, None, obj)
             return
         before = old.decode()
@@ -142,13 +152,13 @@ class Twins(overlays.Overlay):
                 twin = self._twins[item] = Twin(old)
                 self._bases.setdefault(item, old)
             twin.real = new
-            if overlays.reduce(theirs) != overlays.reduce(obj):
-                twin.acted = self._now()
-            if 'deletionTimestamp' in obj['metadata']:
-                twin.gone = twin.gone or self._now()
+            if 'deletionTimestamp' in obj['metadata'] and (
+                    'deletionTimestamp' not in before['metadata']):
+                self._note_deletion(item, twin, new)
             if is_theirs:
                 self._follow(item, before, theirs)
             self._look(item)
+        self._note_cycle(item, None if is_theirs else before, obj)
         if is_theirs:
             self._review(kind, before, obj)
 
@@ -166,7 +176,10 @@ class Twins(overlays.Overlay):
         if twin is None:
             twin = self._twins[item] = Twin(old)
             self._bases.setdefault(item, old)
-        twin.real, twin.last, twin.gone = None, old, twin.gone or self._now()
+        twin.real, twin.last = None, old
+        if 'deletionTimestamp' not in obj['metadata']:
+            self._note_deletion(item, twin, old)
+        self._cycles.pop(item, None)
         if not is_ended and not self._is_child(obj):
             self._end(item, finalizers)
             self._review(self._kinds[resource], obj, None)
@@ -191,6 +204,14 @@ class Twins(overlays.Overlay):
                 elif made != ours:
                     self._put(kind, made)
 
+    def _catch_up(self, item: overlays.Item, twin: Twin) -> None:
+        """Do to the new object what others have done to its counterpart before."""
+        if twin.real is not None and twin.first is not None and self._twins.get(item) is twin:
+            before = twin.first.decode()
+            self._follow(item, before, evidence.undo(before, twin.real.decode(), self._is_own))
+            twin.first = None
+            self._look(item)
+
     def _end(self, item: overlays.Item, theirs: Collection[str]) -> None:
         """Let the local object be deleted, as others have deleted it upstream."""
         local = self._store.get(*item)
@@ -214,10 +235,11 @@ class Twins(overlays.Overlay):
                 not self._has_owners(item, twin)):
             self._forget(item)  # the garbage collector has deleted it
             return
-        late = {}
-        for path in [path for path in twin.since if path not in found]:
-            seconds = now - twin.since.pop(path)
-            if seconds > self._window and is_ours and path not in twin.told:
+        late, marks = {}, {(path, finding.note): path for path, finding in found.items()}
+        for path, note in [mark for mark in twin.since if mark not in marks]:
+            seconds = now - twin.since.pop((path, note))
+            if seconds > self._window and is_ours and path not in twin.told and (
+                    path not in found and not _is_doubtful(twin, path, note)):
                 late[path] = verdicts.Finding('later', note=(
                     f"{comparing.join(path) or 'all of it'} after {seconds:.0f} seconds"))
         self._report(item, late)
@@ -225,7 +247,7 @@ class Twins(overlays.Overlay):
             self._forget(item)
         elif not found:
             self._bases[item] = twin.real
-        fresh = [path for path in found if path not in twin.since]
+        fresh = [mark for mark in marks if mark not in twin.since]
         twin.since.update(dict.fromkeys(fresh, now))
         if fresh:
             asyncio.get_running_loop().call_later(
@@ -237,15 +259,13 @@ class Twins(overlays.Overlay):
             return
         found, until = self._compare(item), self._now() - patience * self._window
         due = {path: finding for path, finding in found.items()
-               if twin.since.get(path, until + 1) <= until + 0.001}
+               if twin.since.get((path, finding.note), until + 1) <= until + 0.001}
         if not due or self._match(item, twin, found):
             return
         if self._is_in_scope(item, twin):
             self._report(item, {
-                path: finding for path, finding in due.items() if path not in twin.told and (
-                    twin.gone == 0.0 or path not in (WHOLE, verdicts.DELETION)
-                    or finding.category != 'missing'
-                    or self._is_deleted_by_production(item, twin))})
+                path: finding for path, finding in due.items()
+                if path not in twin.told and not _is_doubtful(twin, path, finding.note)})
         is_news = any(twin.told.get(path) != finding for path, finding in due.items())
         twin.told |= due
         if is_news and all(path in twin.told for path in found):
@@ -353,22 +373,41 @@ class Twins(overlays.Overlay):
             entry is not None and entry.uid == uid for owner, uid in owners
             for entry in (self._get_real(owner), self._store.get(*owner)))
 
-    def _is_deleted_by_production(self, item: overlays.Item, twin: Twin) -> bool:
-        """Whether production was at work then: for an owner of the object, or else at all."""
-        entry = twin.last or twin.real
-        namespace = self._get_real((NAMESPACES, ('', item[1][0])))
-        if entry is None or (item[1][0] and (
-                namespace is None or 'deletionTimestamp' in namespace.decode()['metadata'])):
-            return False
-        owners = list(self._iter_owners(item, entry))
-        alive = [owner for owner, uid in owners
-                 if (real := self._get_real(owner)) is not None and real.uid == uid]
-        if entry.decode()['metadata'].get('finalizers') and self._is_handled(
-                self._find_any_kind(item)):
-            return True  # it has released the object
-        return any(abs(each.acted - twin.gone) <= self._window
-                   for other, each in self._twins.items()
-                   if other != item and (other in alive if owners else True))
+    def _note_cycle(self, item: overlays.Item, before: Obj | None, obj: Obj) -> None:
+        """Note that others have changed an object, or that production has (if it was before)."""
+        if self._is_handled(self._find_any_kind(item)):
+            opened, closed = self._cycles.get(item, (float('-inf'), float('-inf')))
+            if before is None:
+                self._cycles[item] = self._now(), float('inf')
+            elif closed == float('inf') and _get_handled(before) != _get_handled(obj):
+                self._cycles[item] = opened, self._now()
+
+    def _note_deletion(self, item: overlays.Item, twin: Twin, entry: Entry) -> None:
+        """
+        Find out, as far as possible, whether production has deleted an object.
+
+        Nothing tells it. But production deletes when it handles a change: of an owner, or else of
+        any object in the namespace.
+        """
+        now = self._now()
+
+        def find() -> None:  # the owner comes by another watch, and can be a bit later
+            namespace = self._get_real((NAMESPACES, ('', item[1][0])))
+            if item[1][0] and (
+                    namespace is None or 'deletionTimestamp' in namespace.decode()['metadata']):
+                return
+            owners = list(self._iter_owners(item, entry))
+            alive = [owner for owner, uid in owners
+                     if (real := self._get_real(owner)) is not None and real.uid == uid]
+            twin.is_deleted = any(
+                opened - SLACK <= now <= min(closed, opened + self._window) + SLACK
+                for other, (opened, closed) in self._cycles.items()
+                if (other in alive if owners else other[1][0] == item[1][0]))
+
+        if self._is_child(entry.decode()):
+            asyncio.get_running_loop().call_later(SLACK, find)
+        else:
+            twin.is_deleted = True  # by others, so that only the release is of production
 
     def _is_in_scope(self, item: overlays.Item, twin: Twin) -> bool:
         """Whether the object is of this operator: it can be of another one with Kopf."""
@@ -415,6 +454,18 @@ def _is_apart(resource: Resource) -> bool:
 
 def _is_of_kopf(finalizer: str) -> bool:
     return conventions.DEFAULT_PREFIX in finalizer
+
+
+def _is_doubtful(twin: Twin, path: comparing.Path, note: str) -> bool:
+    """Whether it is a deletion that can be of others."""
+    return not twin.is_deleted and (
+        path == verdicts.DELETION or note == verdicts.NOTES['missing', True])
+
+
+def _get_handled(obj: Obj) -> Collection[str]:
+    annotations = obj['metadata'].get('annotations') or {}
+    return {value for key, value in annotations.items()
+            if key.endswith('/last-handled-configuration')}
 
 
 def _locate(kind: Kind, item: overlays.Item) -> plans.Place:

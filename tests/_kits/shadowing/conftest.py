@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import random
 
 import pytest
 
@@ -15,7 +16,7 @@ WINDOW = 60.0
 
 
 class Link(upstreams._Link):
-    """The connection to the upstream, in the event loop of the test, so that its time is virtual."""
+    """The connection to the upstream, in the event loop of the test, in virtual time."""
 
     def start(self):
         self._loop = asyncio.get_running_loop()
@@ -37,14 +38,18 @@ class Link(upstreams._Link):
 
 def declare(
         *, field='blue', count=2, child='conf', extra=False, phase='ok', ready='True',
-        holds=True, delay=0.0, is_light_kept=False, is_denied=False):
-    """Declare the handlers of a version of an operator."""
+        holds=True, delay=0.0, is_light_kept=False, is_denied=False, slowness=0.0, seed=0):
+    """
+    Declare the handlers of a version of an operator. With the slowness (seconds), they take random
+    times, and fail at times.
+    """
+    rng = random.Random(seed)
     registry = kopf.OperatorRegistry()
 
     @kopf.reconcile('toys', id='children', owns=['configmaps', 'deployments'],
                     registry=registry)
     async def children(spec, name, **_):
-        await asyncio.sleep(delay)
+        await asyncio.sleep(delay + rng.random() * slowness)
         labels = {'app': name}
         yield {'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': name}, 'spec': {
             'replicas': count * spec.get('n', 1), 'selector': {'matchLabels': labels},
@@ -64,6 +69,17 @@ def declare(
     async def tell(spec, patch, **_):
         patch.status.update(phase=phase, n=spec.get('n', 1), conditions=[
             {'type': 'Ready', 'status': ready, 'lastTransitionTime': '2020-01-01T00:00:00Z'}])
+
+    @kopf.on.create('toys', id='found', registry=registry)
+    async def found(name, patch, body, **_):
+        await asyncio.sleep(rng.random() * slowness)
+        if rng.random() < slowness / 20:
+            raise kopf.TemporaryError("try again", delay=3)
+        manifest = {'apiVersion': 'v1', 'kind': 'ConfigMap',
+                    'metadata': {'name': f'{name}-found'}, 'data': {'of': name}}
+        kopf.adopt(manifest, owner=body)
+        await kopf.apply(manifest)
+        patch.spec['found'] = True
 
     if holds:
         @kopf.on.delete('toys', registry=registry)

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import random
 
 import pytest
@@ -7,6 +8,9 @@ from kopf._kits.sandbox.statuses import APIError
 from kopf._kits.testing import virtual
 from tests._kits.sandbox.conftest import toy
 from tests._kits.shadowing.conftest import WINDOW, declare, perform
+
+CHURN = float(os.environ.get("KOPF_SHADOW_CHURN", 600))
+"""For how long (virtual seconds) users change objects: an hour takes two minutes."""
 
 
 async def live(stage):
@@ -36,11 +40,11 @@ PLANTED = {
     'a status': ({'phase': 'fine'}, [
         "different: toys.sandbox.test default/one: status.phase: \"ok\" in production, "
         "\"fine\" here (by "
-        "tell for toys.sandbox.test default/one)"]),
+        "found for toys.sandbox.test default/one, tell for toys.sandbox.test default/one)"]),
     'a condition': ({'ready': 'False'}, [
         "different: toys.sandbox.test default/one: status.conditions[Ready].status: \"True\" in "
         "production, \"False\" here (by "
-        "tell for toys.sandbox.test default/one)"]),
+        "found for toys.sandbox.test default/one, tell for toys.sandbox.test default/one)"]),
     'a finalizer': ({'holds': False}, [
         "missing: toys.sandbox.test default/one: "
         "metadata.finalizers[kopf.zalando.org/KopfFinalizerMarker]: true in production, "
@@ -59,7 +63,6 @@ def test_a_planted_difference_is_told_once(change, expected):
     async def scenario():
         async with perform(declare(), declare(**change)) as stage:
             await live(stage)
-            print(*stage.told, sep='\n')
             if 'delay' in change:
                 assert {told.partition(':')[0] for told in stage.told} == {'later'}
                 assert any(expected[0] in told for told in stage.told)
@@ -79,4 +82,58 @@ def test_the_same_version_differs_in_nothing():
             for sandbox in (stage.there, stage.here):
                 assert await sandbox.list('toys', 'default') == []
                 assert await sandbox.list('cm', 'default') == []
+    virtual.run(scenario())
+
+
+async def churn(stage, seed, seconds):
+    """What users and other controllers do: every few seconds, something."""
+    rng = random.Random(seed)
+    there, until = stage.there, asyncio.get_running_loop().time() + seconds
+    names = [f'o{number}' for number in range(8)]
+    touched = dict.fromkeys(names, 0.0)
+    counts = dict.fromkeys(['create', 'change', 'delete', 'child', 'status', 'label'], 0)
+    while asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(rng.expovariate(1 / 2))
+        name, what = rng.choice(names), rng.choice(list(counts))
+        now = asyncio.get_running_loop().time()
+        touched[name] = now if what in ('create', 'change', 'delete') else touched[name]
+        try:
+            match what:
+                case 'create':
+                    await there.create(toy(name, spec={'n': 1}))
+                case 'change':
+                    await there.patch('toys', name, {'spec': {
+                        'n': rng.randint(1, 5), 'light': rng.choice([True, None])}})
+                case 'delete':
+                    await there.delete('toys', name)
+                case 'child':
+                    child = rng.choice(['conf', 'heavy', 'found'])
+                    if child == 'found' and now < touched[name] + 25:
+                        continue  # nobody can tell whether it is production that deletes it
+                    await there.delete('cm', f'{name}-{child}')
+                case 'status':
+                    await there.patch('deployments.apps', name, {'status': {
+                        'replicas': rng.randint(0, 9)}}, subresource='status')
+                case 'label':
+                    await there.patch('cm', f'{name}-conf', {'metadata': {'labels': {
+                        'seen': str(rng.random())}}})
+        except APIError:
+            continue
+        counts[what] += 1
+    return counts
+
+
+@pytest.mark.parametrize('seed', range(2))
+def test_nothing_is_invented_in_churn(seed):
+    async def scenario():
+        versions = [declare(slowness=4.0, seed=f'{seed}-{number}') for number in range(2)]
+        async with perform(*versions, window=20.0) as stage:
+            counts = await churn(stage, seed, CHURN)
+            await stage.wait()
+            assert stage.told == []
+            assert min(counts.values()) > CHURN / 200, counts
+            found = [{obj['metadata']['name'] for kind in ('toys', 'cm')
+                      for obj in await sandbox.list(kind, 'default')}
+                     for sandbox in (stage.there, stage.here)]
+            assert found[0] == found[1]
     virtual.run(scenario())
