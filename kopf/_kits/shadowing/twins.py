@@ -262,7 +262,7 @@ class Twins(overlays.Overlay):
                if twin.since.get((path, finding.note), until + 1) <= until + 0.001}
         if not due or self._match(item, twin, found):
             return
-        if self._is_in_scope(item, twin):
+        if self._is_in_scope(item, twin) and self._has_owners(item, twin):
             self._report(item, {
                 path: finding for path, finding in due.items()
                 if path not in twin.told and not _is_doubtful(twin, path, finding.note)})
@@ -367,8 +367,9 @@ class Twins(overlays.Overlay):
                 yield (stored_resource(kind), (namespace, owner['name'])), owner['uid']
 
     def _has_owners(self, item: overlays.Item, twin: Twin) -> bool:
-        """Whether any owner of an object that is gone is still there or here; or it has none."""
-        owners = [] if twin.last is None else list(self._iter_owners(item, twin.last))
+        """Whether any owner of the object is there or here; or it has none."""
+        entry = twin.real or twin.last or self._store.get(*item)
+        owners = [] if entry is None else list(self._iter_owners(item, entry))
         return not owners or any(
             entry is not None and entry.uid == uid for owner, uid in owners
             for entry in (self._get_real(owner), self._store.get(*owner)))
