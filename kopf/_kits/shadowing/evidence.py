@@ -27,12 +27,12 @@ def is_managed(obj: Obj, is_own: IsOwn) -> bool:
 
 def undo(old: Obj, new: Obj, is_own: IsOwn) -> Obj:
     """Make the new state as it would be if the managers had not changed anything of the old one."""
-    trees = []
+    trees: list[Tree | None] = []
     for obj in old, new:
         merged: dict[str, Any] = {}
         for tree in _iter_trees(obj, is_own):
             _merge(merged, tree)
-        trees.append(merged)
+        trees.append(merged or None)
     made: Obj = _undo(old, new, *trees)
     made['metadata'] = {**made['metadata'], 'managedFields': [
         entry for obj, is_kept in ((old, True), (new, False))
