@@ -93,7 +93,7 @@ class Shadow(attribution.Attribution):
         for difference in self.latest:
             click.echo(f"! {difference}")
         for what, names in self.guard.attempts:
-            click.echo(f"! Refused: a connection to {what}, by {names or '?'}")
+            click.echo(f"! Refused: {what}, by {names or '?'}")
         click.echo(f"Differences from production: {total or 'none'}" + ''.join(
             f"{', ' if number else ' ('}{count} {category}" for number, (category, count) in
             enumerate(self._summarize().items())) + (")." if total else "."))
