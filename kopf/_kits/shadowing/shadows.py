@@ -119,7 +119,7 @@ class Shadow(attribution.Attribution):
 
     def tell(self, difference: verdicts.Difference) -> None:
         """Take a difference."""
-        self.counts[difference.category, difference.place.resource.partition('.')[0]] += 1
+        self.counts[difference.category, difference.kind] += 1
         self.latest.append(difference)
         logger.warning(f"The shadow differs: {difference}")
 
@@ -187,7 +187,7 @@ class Shadow(attribution.Attribution):
         place = plans.Place(
             comparing.name_resource(kind), payload['namespace'] or '', payload['name'])
         if notes:
-            self.tell(verdicts.Difference('refused', place, notes=notes))
+            self.tell(verdicts.Difference('refused', kind.kind.lower(), place, notes=notes))
 
 
 class _Upstream(Upstream):

@@ -51,6 +51,8 @@ class Difference:
     values of Secrets are concealed.
     """
     category: Category
+    kind: str
+    """The kind in lower case, as in the metrics."""
     place: Place
     handlers: Sequence[str] = ()
     fields: Sequence[Field] = ()
@@ -102,7 +104,7 @@ def describe(
         grouped.setdefault(finding.category, []).append((path, finding))
     return [
         Difference(
-            category, place, sorted(handlers) if category != 'missing' else (),
+            category, kind.kind.lower(), place, sorted(handlers) if category != 'missing' else (),
             [Field(comparing.join(path), *(
                 concealing.conceal_value(value, path, resource)
                 for value in (finding.theirs, finding.ours)))

@@ -55,7 +55,7 @@ def test_the_debug_page_has_no_values():
                 'category': 'different', 'object': 'toys.sandbox.test default/one',
                 'handlers': ['fn for toys.sandbox.test default/one'],
                 'fields': ['status.phase']}]}
-        assert stage.shadow.counts == {('different', 'toys'): 1}
+        assert stage.shadow.counts == {('different', 'toy'): 1}
 
     run(writing(phase='a'), writing(phase='b'), check)
 
