@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -339,10 +340,18 @@ def test_a_shadow_writes_nothing_and_reports_differences(start, crd, tmp_path, m
         print(e)
 """)
     base = '/apis/kopf.dev/v1/namespaces/default/kopfexamples'
-    shadow, _ = start('run', '-A', '--shadow', '--shadow-window=0.3', 'new.py')
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        url = f'http://127.0.0.1:{server.getsockname()[1]}'
+    shadow, _ = start('run', '-A', '--shadow', '--shadow-window=0.3', f'--metrics={url}/metrics',
+                      f'--debug-endpoint={url}/debug', 'new.py')
     read_until(shadow, 'Creation is processed')
     assert 'status' not in get(config, f'{base}/obj')
     read_until(shadow, 'more: kopfexamples.kopf.dev default/obj: status: nothing in production')
+    with urllib.request.urlopen(f'{url}/metrics') as response:
+        assert ('kopf_shadow_differences_total{category="more",kind="kopfexample"} 1.0'
+                in response.read().decode())
+    with urllib.request.urlopen(f'{url}/debug') as response:
+        assert json.load(response)['shadow']['total'] == {'more': 1}
     leases = get(config, '/apis/coordination.k8s.io/v1/leases')['items']
     assert [lease['metadata']['name'] for lease in leases] == []
     code, out = stop(shadow)
