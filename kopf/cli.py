@@ -45,7 +45,7 @@ DEV_PRIORITY = 666
 LEASE = 'kopf-operator'
 """The Lease of ``--leader-elect`` without a name."""
 
-OMITTED = {'--leader-elect': LEASE, '--upstream': ''}
+OMITTED = {'--leader-elect': LEASE, '--upstream': '', '--shadow': ''}
 """The values of options that are given without values."""
 
 SHARDS = 32
@@ -359,6 +359,23 @@ def init(name: str) -> None:
                     help="Let the operator do only what `kopf rbac` prints, and show at the end "
                          "what was refused, and what was not used.")
 @sandbox_options
+@helpscreens.option('--shadow', metavar='[=CONTEXT]', section='Shadow',
+                    help="Run beside the operator in production in the cluster of this context, "
+                         "write nothing there, and compare what both do. "
+                         "[default: the current context]")
+@helpscreens.option('--shadow-window', type=click.FloatRange(min=0, min_open=True), default=60.0,
+                    metavar='SECONDS', section='Shadow',
+                    help="Tell only what differs for so long, and as long again. [default: 60]")
+@helpscreens.option('--shadow-manager', 'shadow_managers', multiple=True, metavar='NAME',
+                    section='Shadow',
+                    help="Take what this field manager writes as written by production, too. "
+                         "Can be repeated.")
+@helpscreens.option('--shadow-reviews', type=click.FloatRange(0, 1), default=1.0,
+                    metavar='SHARE', section='Shadow',
+                    help="Call the admission handlers for this part of the changes. [default: 1]")
+@helpscreens.option('--allow', 'allowed', multiple=True, metavar='HOST', section='Shadow',
+                    help="Let handlers of a shadow connect to this host, or run the program of "
+                         "this name. Can be repeated.")
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
 def run(
@@ -382,6 +399,11 @@ def run(
         reload: bool,
         sandbox: bool,
         rbac: bool,
+        shadow: str | None,
+        shadow_window: float,
+        shadow_managers: Collection[str],
+        shadow_reviews: float,
+        allowed: Collection[str],
         **sandboxing: Any,
 ) -> None:
     """
@@ -389,6 +411,14 @@ def run(
 
     For example: kopf run --all-namespaces --verbose handlers.py
     """
+    if shadow is not None:
+        if sandbox or reload or rbac or (processes or 1) > 1 or any(
+                sandboxing[name] for name in ('load', 'state')) or (
+                sandboxing['upstream'] is not None):
+            raise click.UsageError(
+                "--shadow is for one process on a sandbox of its own: use it without --sandbox, "
+                "--upstream, --load, --state, --rbac, --reload, --processes.")
+        sandbox, sandboxing['upstream'] = True, shadow
     if not sandbox and any(value not in (None, ()) for value in sandboxing.values()):
         raise click.UsageError(
             "--load, --state, --upstream, --kubeconfig-out, --fault need --sandbox.")
@@ -423,17 +453,26 @@ def run(
         settings.debugging.endpoint = debug_endpoint
     if release_brakes:
         settings.brakes.released = True
-    loop = __controls.loop or _make_fast_loop()
+    loop = __controls.loop or (_make_fast_loop() if shadow is None else None)
     owning = waiting.owns_process_var.set(True)
     if __controls.stop_flag is None:
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
         if sandboxing['upstream'] is not None:
             sandboxing['registry'] = loaded
+        comparing = None
+        if shadow is not None:
+            from kopf._kits.shadowing import shadows  # only for this option
+            comparing = shadows.Shadow(
+                loaded, window=shadow_window, managers=shadow_managers, share=shadow_reviews,
+                allowed=allowed)
+            sandboxing['make_upstream'] = comparing.make_upstream
         if rbac:
             settings.peering.standalone = bool(standalone)
             sandboxing['confined'] = loaded, settings, namespaces
-        with _accompany(sandboxing if sandbox else None, __controls.vault) as vault:
+        with (contextlib.nullcontext() if comparing is None else comparing.reporting(),
+              _accompany(sandboxing if sandbox else None, __controls.vault) as vault,
+              contextlib.nullcontext() if comparing is None else comparing.stand()):
             running.run(
                 standalone=standalone,
                 namespaces=namespaces,
@@ -448,6 +487,7 @@ def run(
                 ready_flag=__controls.ready_flag,
                 vault=vault,
                 loop=loop,
+                _shadow=comparing,
             )
     except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError,
             configuration.SettingsError, switches.LeadershipLostError) as e:

@@ -16,7 +16,7 @@ R = TypeVar('R')
 
 ORDER = (
     'Deployment', 'Definitions', 'Rights', 'Plan', 'Scope', 'Handlers', 'Logging', 'Peering',
-    'Leadership', 'Sharding', 'Health', 'Sandbox', 'Options')
+    'Leadership', 'Sharding', 'Health', 'Sandbox', 'Shadow', 'Options')
 """The order of the sections. The last section is for options without a section."""
 
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)

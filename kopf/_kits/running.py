@@ -12,7 +12,7 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
@@ -22,6 +22,9 @@ from kopf._cogs.structs import references
 from kopf._core.actions import inflight, observers
 from kopf._core.reactor import operating
 from kopf._kits import shutdown
+
+if TYPE_CHECKING:
+    from kopf._kits.observing import inspection
 
 _P = ParamSpec('_P')
 _R = TypeVar('_R')
@@ -40,6 +43,7 @@ class Options(operating.Options):
     stop_flag: flags.Flag | None = None
     _command: Coroutine[None, None, None] | None = None
     _observer: observers.Observer | None = None
+    _shadow: 'inspection.Shadow | None' = None
 
     def __post_init__(self) -> None:
         if self.namespace is not None:
@@ -68,7 +72,8 @@ def _with_parameters_of(
 
 
 def _observe(
-        observer: observers.Observer | None, operator: operating.Operator,
+        observer: observers.Observer | None, shadow: 'inspection.Shadow | None',
+        operator: operating.Operator,
 ) -> Iterator[operating.Extension]:
     """
     Make the extensions of an operator: for traces, for metrics, and for its present state.
@@ -79,13 +84,16 @@ def _observe(
     settings = operator.settings
     if observer is not None:
         yield operating.Extension(observer=observer)
+    if shadow is not None:
+        operator.client.add_headers(shadow.make_headers)
+        yield operating.Extension(observer=shadow)
     if settings.tracing.enabled:
         from kopf._kits.observing import tracing  # only if it is used
         tracing.follow(operator.client)
         yield operating.Extension(observer=tracing.Tracer())
     if settings.metrics.endpoint is not None:
         from kopf._kits.observing import inspection, metrics  # only if they are used
-        measures = metrics.Measures(inspection.Inspector(operator))
+        measures = metrics.Measures(inspection.Inspector(operator, shadow))
         operator.client.count_requests(measures.meter.count_request)
         yield operating.Extension(
             observer=measures.meter,
@@ -96,7 +104,7 @@ def _observe(
             wrap_reviews=measures.observe_reviews, run=measures.meter.run)
     if settings.debugging.endpoint is not None:
         from kopf._kits.observing import debug, inspection  # only if they are used
-        debugger = debug.Debugger(inspection.Inspector(operator))
+        debugger = debug.Debugger(inspection.Inspector(operator, shadow))
         yield operating.Extension(page=endpoints.Page(
             'insides of the operator', '--debug-endpoint',
             endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
@@ -134,7 +142,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
         # Made in the context of its task: the operator's context variables must not leak from here.
         core = context.run(
             operating.Operator, options, settings=settings, underway=underway,
-            extend=functools.partial(_observe, options._observer)).run()
+            extend=functools.partial(_observe, options._observer, options._shadow)).run()
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
@@ -184,6 +192,7 @@ async def operator(**parameters: Any) -> None:
     :param memories: ignored; accepted for compatibility.
     :param _command: a coroutine to run instead of the operator. Internal.
     :param _observer: what is notified of attempts and writes. Internal.
+    :param _shadow: what compares the operator with another one. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.

@@ -10,7 +10,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -62,6 +62,7 @@ def accompany(
         upstream: str | None = None,
         registry: registries.OperatorRegistry | None = None,
         confined: Sequence[Any] | None = None,
+        make_upstream: Callable[..., upstreams.Upstream] = upstreams.Upstream,
         **options: Any,
 ) -> Iterator[vaults.Vault]:
     """
@@ -76,7 +77,7 @@ def accompany(
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(_define_kinds())
         with _explain():
-            below = stack.enter_context(_report(upstream, registry))
+            below = stack.enter_context(_report(upstream, registry, make_upstream))
             thread = stack.enter_context(sandboxthreads.run_sandbox(
                 load=[*own, *load], upstream=below, **options))
         for each in parsed:
@@ -158,6 +159,7 @@ def _define_kinds() -> Iterator[Sequence[pathlib.Path]]:
 @contextlib.contextmanager
 def _report(
         context: str | None, registry: registries.OperatorRegistry | None = None,
+        make: Callable[..., upstreams.Upstream] = upstreams.Upstream,
 ) -> Iterator[upstreams.Upstream | None]:
     """Make the upstream, if there is to be one, and print at the end what it was asked for."""
     if context is None:
@@ -169,7 +171,7 @@ def _report(
         vault = vaults.Vault()
         commanding.prepare_login(
             vault, registry=registry, settings=configuration.OperatorSettings())
-    upstream = upstreams.Upstream(vault, context=context or None)
+    upstream = make(vault, context=context or None)
     try:
         yield upstream
     finally:

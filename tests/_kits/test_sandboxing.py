@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -309,3 +310,62 @@ def test_only_one_process_on_a_sandbox_can_have_the_printed_rights(args):
     result = CliRunner().invoke(cli.main, ['run', '-A', '--rbac', *args, 'handlers.py'])
     assert result.exit_code == 2
     assert "--rbac needs --sandbox, and one process: without --reload." in result.output
+
+
+OLD = """
+import kopf
+
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.peering.name = 'ours'
+    settings.leadership.name = 'ours'
+
+@kopf.on.create('kopfexamples')
+def fn(patch, **_):
+    patch.status['colour'] = 'blue'
+"""
+
+
+def test_a_shadow_writes_nothing_and_reports_differences(start, crd, tmp_path, monkeypatch):
+    _, config = start('sandbox', '--load', crd)
+    kubeconfig = tmp_path / 'production'
+    kubeconfig.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv('KUBECONFIG', str(kubeconfig))
+    (tmp_path / 'old.py').write_text(OLD)
+    (tmp_path / 'new.py').write_text(OLD.replace("'blue'", "'red'") + """
+    import subprocess
+    try:
+        subprocess.run(['true'])
+    except OSError as e:
+        print(e)
+""")
+    base = '/apis/kopf.dev/v1/namespaces/default/kopfexamples'
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        url = f'http://127.0.0.1:{server.getsockname()[1]}'
+    shadow, _ = start('run', '-A', '--shadow', '--shadow-window=0.3', f'--metrics={url}/metrics',
+                      f'--debug-endpoint={url}/debug', 'new.py')
+    read_until(shadow, 'Creation is processed')
+    assert 'status' not in get(config, f'{base}/obj')
+    read_until(shadow, 'more: kopfexamples.kopf.dev default/obj: status: nothing in production')
+    with urllib.request.urlopen(f'{url}/metrics') as response:
+        assert ('kopf_shadow_differences_total{category="more",kind="kopfexample"} 1.0'
+                in response.read().decode())
+    with urllib.request.urlopen(f'{url}/debug') as response:
+        assert json.load(response)['shadow']['total'] == {'more': 1}
+    leases = get(config, '/apis/coordination.k8s.io/v1/leases')['items']
+    assert [lease['metadata']['name'] for lease in leases] == []
+    code, out = stop(shadow)
+    assert code == 0
+    assert '{"colour": "red"} here (by fn for kopfexamples.kopf.dev default/obj)' in out
+    assert "Refused: the program true, by fn for kopfexamples" in out
+    assert "Differences from production: 1 (1 more)." in out
+
+
+@pytest.mark.parametrize('option', ['--sandbox', '--upstream', '--rbac', '--reload',
+                                    '--processes=2'])
+def test_a_shadow_has_a_sandbox_of_its_own(option, tmp_path):
+    (tmp_path / 'handlers.py').write_text(OLD)
+    result = CliRunner().invoke(cli.main, [
+        'run', '-A', '--shadow', option, str(tmp_path / 'handlers.py')])
+    assert result.exit_code == 2
+    assert "--shadow is for one process on a sandbox of its own" in result.output

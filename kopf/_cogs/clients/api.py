@@ -188,7 +188,8 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         Add headers to all requests of this client and of its copies from now on, except for
         streams.
         """
-        self._traffic.make_headers = make
+        known = self._traffic.make_headers
+        self._traffic.make_headers = make if known is None else lambda: {**known(), **make()}
 
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""

@@ -131,6 +131,7 @@ async def describe(inspector: inspection.Inspector) -> Mapping[str, Any]:
         'leadership': inspector.describe_leadership(),
         **{name: each.describe() for name, each in lists.items()},
         'watches': watches.describe(),
+        **({} if inspector.shadow is None else {'shadow': inspector.shadow.describe()}),
     }
 
 

@@ -6,11 +6,11 @@ event loop gets the control back again and again.
 """
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from kopf._cogs.aiokits import sharing
-from kopf._core.actions import decisions
+from kopf._core.actions import decisions, observers
 from kopf._core.engines.daemons import companions
 from kopf._core.path import intake, objects
 from kopf._core.reactor import operating
@@ -34,12 +34,27 @@ REASONS = ('held', 'throttled', 'paused', 'echo', 'retry', 'interval')
 """What resting objects can wait for, see `find_reason`."""
 
 
+class Shadow(observers.Observer, Protocol):
+    """What compares the operator with the one in production."""
+
+    @property
+    def counts(self) -> Mapping[tuple[Any, str], int]:
+        """The numbers of differences by their categories and kinds."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Describe the differences for `debug`."""
+
+    def make_headers(self) -> Mapping[str, str]:
+        """Make the headers of a request of the operator, in the context in which it is sent."""
+
+
 class Inspector:
     """Looks at the parts of an operator; changes nothing."""
 
-    def __init__(self, operator: operating.Operator) -> None:
+    def __init__(self, operator: operating.Operator, shadow: Shadow | None = None) -> None:
         super().__init__()
         self.operator = operator
+        self.shadow = shadow
 
     def describe_leadership(self) -> str | None:
         """Describe the role of the replica: 'leader' or 'standby'; None without an election."""

@@ -134,6 +134,7 @@ class Measures(registry.Collector):
             *_read_watches(inspector, now),
             *_read_leadership(inspector),
             *_read_brakes(inspector),
+            *_read_shadow(inspector),
         ]
 
 
@@ -255,3 +256,12 @@ def _read_brakes(inspector: inspection.Inspector) -> Iterator[core.Metric]:
         ('risk', 'kind'), {
             (risk.name.lower(), meters.get_controller(resource)): float(number)
             for (risk, resource), number in inspector.operator.brakes.excesses.items()})
+
+
+def _read_shadow(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    if inspector.shadow is not None:
+        yield series.make_counter(
+            'kopf_shadow_differences',
+            "Number of differences between the operator and the one in production",
+            ('category', 'kind'), {
+                key: float(number) for key, number in list(inspector.shadow.counts.items())})

@@ -16,7 +16,7 @@ from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import ids
 from kopf._core.actions import application
 from kopf._core.intents import causes, handlers, registries
-from kopf._kits.planning import attribution, guarding, plans, stages
+from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.overlays import Difference
@@ -157,7 +157,7 @@ class DryRun(runs.Run):
                 name = name or json.loads(request.body)['metadata']['name']
             is_secret = kind.resource == ('', 'secrets')  # the message can quote its values
             self.refused[kind.resource, (request.namespace, name)] = plans.Refused(
-                plans.Place(plans.name_resource(kind), request.namespace, name), request.verb,
+                plans.Place(comparing.name_resource(kind), request.namespace, name), request.verb,
                 error.reason if is_secret else error.message, writers_var.get() or ())
 
     def hear(self, change: Change) -> None:
@@ -194,8 +194,15 @@ async def _do_nothing(client: clients.Client) -> None:
 
 async def _isolate(settings: configuration.OperatorSettings, **_: Any) -> None:
     """Let the operator be alone, and serve nothing, whatever other startup handlers have set."""
+    isolate(settings)
+    settings.tracing.enabled = False
+    settings.admission.server = None
+    settings.metrics.endpoint = settings.debugging.endpoint = None
+
+
+def isolate(settings: configuration.OperatorSettings) -> None:
+    """Let an operator be alone: it wants nothing of other operators, and tells nobody of itself."""
     settings.peering.standalone = True
     settings.leadership.name = settings.sharding.count = None
-    settings.posting.enabled = settings.tracing.enabled = False
-    settings.admission.managed = settings.admission.server = None
-    settings.metrics.endpoint = settings.debugging.endpoint = None
+    settings.posting.enabled = False
+    settings.admission.managed = None

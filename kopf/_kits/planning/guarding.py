@@ -31,12 +31,20 @@ class Guard:
     requests are sent by blocking clients, until they are served.
     """
 
-    def __init__(self, allowed: Collection[str]) -> None:
+    def __init__(
+            self, allowed: Collection[str], *, command: str = 'kopf plan', is_wide: bool = True,
+    ) -> None:
+        """
+        ``command`` is what refuses. Unless it ``is_wide``, it guards only the handlers, and what
+        they start: then, the rest of the process can connect to anything.
+        """
         self.attempts: dict[tuple[str, str], None] = {}
         self.sent: dict[requests.Target, list[contextvars.Context]] = {}
         self.port = 0
         """The port of the sandbox."""
         self._allowed = frozenset(allowed)
+        self._command = command
+        self._is_wide = is_wide
 
     @contextlib.contextmanager
     def stand(self) -> Iterator[None]:
@@ -53,6 +61,8 @@ class Guard:
 
     def check(self, event: str, args: Sequence[Any]) -> None:
         """:raises ConnectionRefusedError: if it is refused."""
+        if not self._is_wide and attribution.handler_var.get() is None:
+            return
         if event == 'http.client.send':
             self._note_request(bytes(args[1]) if isinstance(args[1], bytes) else b'')
         elif event == 'socket.getaddrinfo':
@@ -82,7 +92,7 @@ class Guard:
         handlers = attribution.find_handlers(contextvars.copy_context())
         self.attempts[what, ', '.join(handlers)] = None
         raise ConnectionRefusedError(
-            f"kopf plan lets handlers reach only the Kubernetes API, not {what}. "
+            f"{self._command} lets handlers reach only the Kubernetes API, not {what}. "
             f"If it changes nothing there: --allow {name}")
 
     def _note_request(self, data: bytes) -> None:
@@ -93,6 +103,8 @@ class Guard:
         if protocol.startswith(b'HTTP/'):
             target = requests.find_target(method.decode(), path.decode())
         if target is not None:
+            if not self._is_wide:  # nobody takes all of them out
+                self.sent.pop(target, None)
             self.sent.setdefault(target, []).append(contextvars.copy_context())
 
 

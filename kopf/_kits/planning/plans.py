@@ -2,31 +2,21 @@
 Plans: what an operator would do, by object.
 """
 import collections
-import copy
 import dataclasses
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kopf._cogs.configs import conventions
 from kopf._cogs.structs import concealing, references
-from kopf._core.actions import essences
+from kopf._kits.planning import comparing
 from kopf._kits.planning.attribution import Failure
-from kopf._kits.sandbox import builtins, rules
-from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Difference
 from kopf._kits.sandbox.statuses import Obj
-from kopf._kits.testing import snapshots
 
 Action = Literal['create', 'change', 'replace', 'delete']
 
 ROLLED = ('deployments.apps', 'statefulsets.apps', 'daemonsets.apps')
 """The resources whose pods are restarted when their template changes."""
-
-ASSIGNED = '(assigned by the API)'
-
-UUID = re.compile(r'\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b')
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -168,7 +158,7 @@ def make_items(
                 counts[name] += 1
                 name += f" #{counts[name]}" if counts[name] > 1 else ''
             places[metadata['uid']] = place = Place(
-                name_resource(difference.kind), difference.key[0], name)
+                comparing.name_resource(difference.kind), difference.key[0], name)
             if difference.base is None or difference.base['metadata']['uid'] != metadata['uid']:
                 names[metadata['uid']] = f'(uid of {place})'
     gone = {mark for difference, _, _ in found if _is_deleted(difference)
@@ -181,10 +171,6 @@ def make_items(
     return sorted(
         (item for item in items if item is not None),
         key=lambda item: (not item.is_deletion, not item.restarts, item.place))
-
-
-def name_resource(kind: Kind) -> str:
-    return f'{kind.plural}.{kind.group}' if kind.group else kind.plural
 
 
 def _is_deleted(difference: Difference) -> bool:
@@ -204,7 +190,7 @@ def _mark(difference: Difference) -> Iterator[str]:
 def _depend_on(difference: Difference) -> Iterator[str]:
     """On what an object depends: its owners, its namespace, its definition."""
     yield difference.key[0]
-    yield name_resource(difference.kind)
+    yield comparing.name_resource(difference.kind)
     if difference.base is not None:
         for owner in difference.base['metadata'].get('ownerReferences') or ():
             yield owner['uid']
@@ -216,7 +202,7 @@ def _make_item(
 ) -> Item | None:
     """Make the item of an object; None if only Kopf's own annotations would change."""
     kind, base, local = difference.kind, difference.base, difference.local
-    place, handlers = Place(name_resource(kind), *difference.key), sorted(writers or ())
+    place, handlers = Place(comparing.name_resource(kind), *difference.key), sorted(writers or ())
     if local is None or _is_deleted(difference):
         owner = '' if writers is not None or base is None else _name_owners(base)
         return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)
@@ -226,17 +212,18 @@ def _make_item(
     resource = references.Resource(kind.group, kind.version, kind.plural)
     fields = []
     theirs, ours = (
-        _reduce({} if obj is None else _complete(kind, obj)) for obj in (base, local))
+        comparing.reduce({} if obj is None else comparing.complete(kind, obj))
+        for obj in (base, local))
     if kind.resource == ('', 'services') and action != 'change':
-        ours = _hide_addresses(ours)
-    for path, old, new in _compare(theirs, ours, ()):
+        ours = comparing.hide_addresses(ours)
+    for path, old, new in comparing.compare(theirs, ours, ()):
         shown = [concealing.conceal_value(value, path, resource) for value in (old, new)]
-        fields.append(Field(_join(path), shown[0], _name_uids(shown[1], names)))
+        fields.append(Field(comparing.join(path), shown[0], comparing.name_uids(shown[1], names)))
     of_status = [field for field in fields if re.match(r'status\b', field.path)]
     item = Item(
         places[local['metadata']['uid']], action, handlers,
         [field for field in fields if field not in of_status], [] if staged else of_status,
-        list(_compare_finalizers(base or {}, local)))
+        list(comparing.compare_finalizers(base or {}, local)))
     if base is not None and _is_rolled(item, local):
         item = dataclasses.replace(item, restarts=_count_pods(base))
     is_own = action == 'change' and not (item.fields or item.status or item.finalizers)
@@ -275,19 +262,9 @@ def _relate_fields(new: Sequence[Field], old: Sequence[Field]) -> Iterator[Field
     for path in {**theirs, **ours}:
         before = theirs[path].new if path in theirs else ours[path].old
         after = ours[path].new if path in ours else theirs[path].old
-        for inner, *values in _compare(_hide_times(before), _hide_times(after), ()):
-            yield Field('.'.join(filter(None, (path, _join(inner)))), *values)
-
-
-def _hide_times(value: Any) -> Any:
-    return json.loads(snapshots.TIME.sub('(time)', json.dumps(value)))
-
-
-def _name_uids(value: Any, names: Mapping[str, str]) -> Any:
-    """Replace the uids of new objects, which will be others in the cluster."""
-    text = json.dumps(value)
-    named = UUID.sub(lambda match: names.get(match[0], match[0]), text)
-    return value if named == text else json.loads(named)
+        pair = [comparing.hide_times(value) for value in (before, after)]
+        for inner, *values in comparing.compare(pair[0], pair[1], ()):
+            yield Field('.'.join(filter(None, (path, comparing.join(inner)))), *values)
 
 
 def _is_deleting(obj: Obj) -> bool:
@@ -297,87 +274,3 @@ def _is_deleting(obj: Obj) -> bool:
 def _name_owners(obj: Obj) -> str:
     owners = obj['metadata'].get('ownerReferences') or ()
     return ', '.join(f"{owner['kind']} {owner['name']}" for owner in owners)
-
-
-def _complete(kind: Kind, obj: Obj) -> Obj:
-    """
-    Make what the sandbox makes of an object that is written as it is. An older cluster lacks the
-    fields that are there by default since then.
-    """
-    made = rules.complete(kind, copy.deepcopy(obj))
-    return made if kind.custom else builtins.prepare_update(kind, made, made)
-
-
-def _hide_addresses(service: Obj) -> Obj:
-    """Hide what the API assigns to a new service: it will be something else in the cluster."""
-    spec = dict(service['spec'])
-    if spec.get('clusterIP') not in (None, 'None'):
-        spec.update(clusterIP=ASSIGNED, clusterIPs=[ASSIGNED])
-    if any('nodePort' in port for port in spec.get('ports') or ()):
-        spec['ports'] = [{**port, 'nodePort': ASSIGNED} for port in spec['ports']]
-    return {**service, 'spec': spec}
-
-
-def _reduce(obj: Obj) -> Obj:
-    """Leave out what is not the operator's, or is told otherwise."""
-    metadata = {
-        key: value for key, value in obj.get('metadata', {}).items()
-        if key not in (*snapshots.IGNORED_METADATA, 'finalizers', 'deletionTimestamp',
-                       'deletionGracePeriodSeconds', 'name', 'namespace', 'generateName')}
-    annotations = conventions.get_foreign_annotations(metadata.pop('annotations', None) or {})
-    metadata['annotations'] = {
-        key: value for key, value in annotations.items()
-        if not key.startswith(essences.OWN_PREFIX)}
-    rest = {key: value for key, value in obj.items()
-            if key not in ('apiVersion', 'kind', 'metadata')}
-    return {'metadata': metadata, **rest}
-
-
-def _compare_finalizers(base: Obj, local: Obj) -> Iterator[str]:
-    old, new = (obj.get('metadata', {}).get('finalizers') or () for obj in (base, local))
-    yield from (f'+{name}' for name in new if name not in old)
-    yield from (f'-{name}' for name in old if name not in new)
-
-
-Path = tuple[str, ...]
-
-
-def _compare(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """Compare field by field; the items of lists by their names, or else by their places."""
-    pairs = None if old == new else _pair(old, new)
-    if pairs is not None:
-        for key, before, after in pairs:
-            yield from _compare(before, after, (*path, key))
-    elif old != new:
-        yield path, old, new
-
-
-def _pair(old: Any, new: Any) -> list[tuple[str, Any, Any]] | None:
-    """Pair the parts of two values; None if they are compared as they are."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return [(key, old.get(key), new.get(key)) for key in {**old, **new}]
-    if not (isinstance(old, list) and isinstance(new, list)):
-        return None
-    named = [_get_named(items) for items in (old, new)]
-    if named[0] and named[1]:
-        return [(key, named[0].get(key), named[1].get(key)) for key in {**named[0], **named[1]}]
-    if len(old) == len(new):
-        return [(f'[{i}]', *pair) for i, pair in enumerate(zip(old, new, strict=True))]
-    return None
-
-
-def _get_named(items: Sequence[Any]) -> dict[str, Any]:
-    """Get the items by their names; nothing if they do not all have names, each another one."""
-    named = {f"[{item.get('name')}]": item for item in items
-             if isinstance(item, Mapping) and item.get('name')}
-    return named if len(named) == len(items) else {}
-
-
-def _join(path: Iterable[str]) -> str:
-    """Write a path: ``metadata.labels[example.com/app]``, ``spec.containers[app].image``."""
-    text = ''
-    for key in path:
-        if not key.startswith('['):
-            key = f'[{key}]' if '.' in key or '/' in key else f'.{key}' if text else key
-        text += key
-    return text

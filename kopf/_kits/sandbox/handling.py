@@ -3,6 +3,7 @@ HTTP: requests in, responses and streams out. All the rest is in the other modul
 """
 import asyncio
 import contextlib
+import contextvars
 import gzip
 import ipaddress
 import logging
@@ -30,6 +31,15 @@ HEADERS = {'Cache-Control': 'no-cache, private'}
 COMPRESSED_SIZE = 128 * 1024
 """The size (bytes) from which on responses are compressed, as API servers do."""
 COMPRESSION_LEVEL = 1
+
+SENDER_HEADER = 'X-Kopf-Sender'
+
+sender_var: contextvars.ContextVar[str] = contextvars.ContextVar('sender_var', default='')
+"""What the client says of who sends the request, by the header."""
+
+target_var: contextvars.ContextVar[Target | None] = contextvars.ContextVar(
+    'target_var', default=None)
+"""What the request is to do."""
 
 
 class Handler:
@@ -91,10 +101,12 @@ class Handler:
         if not user.is_master:
             with contextlib.suppress(Forbidden):  # then, only the roles of the sandbox count
                 await self._cluster.origin.fetch(*STORED)
+        sender_var.set(http.headers.get(SENDER_HEADER, ''))
         address = requests.parse_address(path)
         if address is None or not address.plural:
             return await self._elsewhere(http, path, query, address, user)
         target = requests.make_target(http.method, address, query)
+        target_var.set(target)
         verb = target.verb
         self._access.authorize(user, target)
         kind = self._cluster.kinds.get(address.group, address.version, address.plural)

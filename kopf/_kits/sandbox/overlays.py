@@ -144,7 +144,7 @@ class Overlay:
         except (NotFound, objects.Pending):
             return  # if a webhook converts it here, nothing of it can be merged
         made = rebase(kind, before, theirs, ours)
-        if _reduce(made) == _reduce(theirs):
+        if reduce(made) == reduce(theirs):
             del self._bases[item]
             self._put(self._kinds[item[0]], new.decode())
         elif is_released(kind, made):
@@ -217,7 +217,7 @@ class Overlay:
             ours = None if entry is None else entry.decode()
             if theirs is not None and (
                     'deletionTimestamp' in theirs['metadata'] if ours is None else
-                    _reduce(theirs) == _reduce(ours)):
+                    reduce(theirs) == reduce(ours)):
                 continue
             found.append(Difference(self._kinds.get(resource) or self._cluster.kind(resource),
                                     key, theirs, ours))
@@ -234,7 +234,7 @@ def make_entry(kind: Kind, obj: Obj) -> Entry:
 def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:
     """What the local object becomes when its base becomes new; all are of this kind."""
     states = base, new, local
-    made: Obj = rebasing.rebase(schemas.typed_schema_of(kind), *map(_reduce, states))
+    made: Obj = rebasing.rebase(schemas.typed_schema_of(kind), *map(reduce, states))
     metadata = made['metadata']
     managers = rebasing.rebase(MANAGERS, *(
         state['metadata'].get('managedFields', rebasing.ABSENT) for state in states))
@@ -242,13 +242,13 @@ def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:
         metadata['managedFields'] = managers
     generations = [state['metadata'].get('generation', 0) for state in (new, local)]
     if any(generations):
-        is_changed = _get_content(made) != _get_content(local)
+        is_changed = get_content(made) != get_content(local)
         metadata['generation'] = max(generations) + is_changed
     metadata['resourceVersion'] = local['metadata']['resourceVersion']
     return made
 
 
-def _get_content(obj: Obj) -> Obj:
+def get_content(obj: Obj) -> Obj:
     return {key: value for key, value in obj.items() if key not in ('metadata', 'status')}
 
 
@@ -259,7 +259,7 @@ def _strip(obj: Obj, *fields: str) -> Obj:
         if key not in ('resourceVersion', *fields)}}
 
 
-def _reduce(obj: Obj) -> Obj:
+def reduce(obj: Obj) -> Obj:
     return _strip(obj, 'managedFields', 'generation')
 
 

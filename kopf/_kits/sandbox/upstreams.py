@@ -109,7 +109,7 @@ class Upstream(Origin):
         :raises APIError: if the upstream does not answer.
         """
         self._loop = asyncio.get_running_loop()
-        self._cluster, self._overlay = cluster, Overlay(cluster)
+        self._cluster, self._overlay = cluster, self._make_overlay(cluster)
         cluster.store.listeners[:0] = [self._overlay.hear, self._hear]
         cluster.origin = self
         self._link.start()
@@ -131,6 +131,9 @@ class Upstream(Origin):
                     'name': name, 'uid': cluster.new_uid(), 'creationTimestamp': cluster.now()},
                 'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}}))
 
+    def _make_overlay(self, cluster: Cluster) -> Overlay:
+        return Overlay(cluster)
+
     async def stop(self) -> None:
         """Close the connections."""
         tasks = list(self._opening.values())
@@ -151,7 +154,7 @@ class Upstream(Origin):
         await self.fetch(resource)
         is_deletion = request.verb.startswith('delete') or request.subresource == 'eviction'
         if is_deletion and resource not in UNOWNED and not request.dry_run:
-            await self._fetch_dependents()
+            await self.fetch_all()  # what is deleted can own any of these
 
     async def fetch(self, *resources: Resource) -> None:
         for resource in resources:
@@ -176,8 +179,8 @@ class Upstream(Origin):
 
     # Mirroring.
 
-    async def _fetch_dependents(self) -> None:
-        """Mirror all that can have owners, because what is deleted can be one of these."""
+    async def fetch_all(self) -> None:
+        """Mirror all that can have owners, as far as it is allowed."""
         resources = dict.fromkeys(map(stored_resource, self._cluster.kinds))
         results = await asyncio.gather(*(
             self.fetch(resource) for resource in resources if resource not in UNOWNED

@@ -1,0 +1,242 @@
+"""
+Shadows: an operator on a sandbox over the cluster in which another version of it works.
+"""
+import asyncio
+import base64
+import collections
+import contextlib
+import contextvars
+import json
+import logging
+import os
+import pathlib
+import random
+import urllib.parse
+import uuid
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import click
+import yaml
+
+from kopf._cogs.clients import patching
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import ids, references, reviews
+from kopf._core.engines.admission import questions
+from kopf._core.intents import causes, handlers, registries
+from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
+from kopf._kits.sandbox import handling
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.overlays import Overlay
+from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.upstreams import Upstream
+from kopf._kits.shadowing import twins, verdicts
+
+logger = logging.getLogger(__name__)
+
+MAX_SHOWN = 100
+"""How many of the latest differences are kept."""
+
+
+class Shadow(attribution.Attribution):
+    """
+    What compares a new version with the one in production; it observes the operator.
+
+    ``counts`` are the numbers of differences by their categories and kinds, and ``latest`` are the
+    latest of them.
+
+    :param registry: the handlers of the new version. One more is added, which lets it be alone.
+    :param window: for how long (seconds) both versions can differ.
+    :param managers: the field managers of production, besides those that are found.
+    :param share: for which part of the changes the admission handlers are called: 0 to 1.
+    :param allowed: the hosts and programs that handlers may use, besides the API.
+    """
+
+    def __init__(
+            self, registry: registries.OperatorRegistry, *, window: float,
+            managers: Collection[str] = (), share: float = 1.0, allowed: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self.window = window
+        self.counts: collections.Counter[tuple[verdicts.Category, str]] = collections.Counter()
+        self.latest: collections.deque[verdicts.Difference] = collections.deque(maxlen=MAX_SHOWN)
+        self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
+        self._registry = registry
+        self._managers = {patching.FIELD_MANAGER, *managers}
+        self._share = share
+        self._ask: tuple[reviews.WebhookFn, asyncio.AbstractEventLoop] | None = None
+        self._reviewing: set[asyncio.Task[None]] = set()
+        registry.append(handlers.ActivityHandler(
+            id=ids.HandlerId('kopf-shadow'), fn=self._isolate, activity=causes.Activity.STARTUP))
+
+    passage = attribution.Attribution.passage  # not notified
+    write = attribution.Attribution.write  # not notified
+
+    def make_upstream(self, *args: Any, **kwargs: Any) -> Upstream:
+        return _Upstream(self, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def stand(self) -> Iterator[None]:
+        """Guard the handlers during the block, in which the sandbox runs."""
+        config = yaml.safe_load(pathlib.Path(os.environ['KUBECONFIG']).read_text('utf-8'))
+        address = urllib.parse.urlsplit(config['clusters'][0]['cluster']['server'])
+        self.guard.port = address.port or 0
+        with self.guard.stand():
+            yield
+
+    @contextlib.contextmanager
+    def reporting(self) -> Iterator[None]:
+        """After the block, print the differences, and what handlers were not allowed to do."""
+        yield
+        total = sum(self.counts.values())
+        for difference in self.latest:
+            click.echo(f"! {difference}")
+        for what, names in self.guard.attempts:
+            click.echo(f"! Refused: {what}, by {names or '?'}")
+        click.echo(f"Differences from production: {total or 'none'}" + ''.join(
+            f"{', ' if number else ' ('}{count} {category}" for number, (category, count) in
+            enumerate(self._summarize().items())) + (")." if total else "."))
+
+    def describe(self) -> Mapping[str, Any]:
+        """Describe the differences, without values."""
+        return {
+            'window_seconds': self.window,
+            'total': self._summarize(),
+            'latest': [{
+                'category': each.category, 'object': str(each.place),
+                'handlers': each.handlers, 'fields': [field.path for field in each.fields],
+            } for each in self.latest]}
+
+    def make_headers(self) -> Mapping[str, str]:
+        """Make the header that tells the sandbox which handlers are behind a request."""
+        found = attribution.find_handlers(contextvars.copy_context())
+        return {handling.SENDER_HEADER: json.dumps(list(found))}
+
+    def _summarize(self) -> Mapping[str, int]:
+        return {category: count for category in verdicts.CATEGORIES if (
+            count := sum(n for (each, _), n in self.counts.items() if each == category))}
+
+    def tell(self, difference: verdicts.Difference) -> None:
+        """Take a difference."""
+        self.counts[difference.category, difference.kind] += 1
+        self.latest.append(difference)
+        logger.warning(f"The shadow differs: {difference}")
+
+    # In the thread of the sandbox.
+
+    def make_overlay(self, cluster: Cluster) -> twins.Twins:
+        return twins.Twins(
+            cluster, window=self.window, managers=self._managers, is_handled=self._is_handled,
+            find_writers=self._find_writers, tell=self.tell, review=self._review)
+
+    def _is_handled(self, kind: Kind) -> bool:
+        return _is_for(
+            [*self._registry._changing, *self._registry._spawning, *self._registry._reconciling,
+             *self._registry._watching], kind)
+
+    def _find_writers(self) -> Sequence[str]:
+        header, target = handling.sender_var.get(), handling.target_var.get()
+        if header:
+            return list(json.loads(header))
+        sent = [] if target is None else self.guard.sent.pop(target, [])
+        return attribution.find_handlers(sent[-1]) if sent else []
+
+    def _review(self, kind: Kind, old: Obj | None, new: Obj | None) -> None:
+        """Let the admission handlers review a change that others have made."""
+        if self._ask is None or not _is_for(self._registry._webhooks, kind) or (
+                random.random() >= self._share):
+            return
+        ended = [obj is None or 'deletionTimestamp' in obj['metadata'] for obj in (old, new)]
+        if old is not None and ended[0]:
+            return  # it was reviewed when its deletion began
+        request = _make_request(kind, old, None if ended[1] else new)
+        fn, loop = self._ask
+        with contextlib.suppress(RuntimeError):  # the operator has stopped
+            asyncio.run_coroutine_threadsafe(self._compare_review(fn, kind, request), loop)
+
+    # In the operator.
+
+    async def _isolate(self, settings: configuration.OperatorSettings, **_: Any) -> None:
+        dryruns.isolate(settings)
+        settings.admission.server = self._serve
+
+    async def _serve(self, fn: reviews.WebhookFn) -> AsyncIterator[reviews.WebhookClientConfig]:
+        """Be the webhook server, whose reviews are made of the changes in the cluster."""
+        self._ask = fn, asyncio.get_running_loop()
+        try:
+            yield {'url': 'https://localhost/shadow'}
+            await asyncio.Event().wait()
+        finally:
+            self._ask = None
+
+    async def _compare_review(
+            self, fn: reviews.WebhookFn, kind: Kind, request: reviews.Request) -> None:
+        try:
+            response = (await fn(request))['response']
+        except questions.ReviewError as e:
+            logger.warning(f"The admission handlers cannot review a change of {kind.plural}: {e}")
+            return
+        payload, notes = request['request'], []
+        if not response['allowed']:
+            message = response.get('status', {}).get('message', '')
+            notes.append(f"the {payload['operation']} would be denied: {message}")
+        elif response.get('patch'):
+            paths = sorted({op['path'] for op in json.loads(base64.b64decode(response['patch']))})
+            notes.append(f"the {payload['operation']} would be changed: {', '.join(paths)}")
+        place = plans.Place(
+            comparing.name_resource(kind), payload['namespace'] or '', payload['name'])
+        if notes:
+            self.tell(verdicts.Difference('refused', kind.kind.lower(), place, notes=notes))
+
+
+class _Upstream(Upstream):
+    """An upstream that mirrors all resources, as production can write to any of them."""
+
+    def __init__(self, shadow: Shadow, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._shadow = shadow
+
+    def _make_overlay(self, cluster: Cluster) -> Overlay:
+        self._twins = self._shadow.make_overlay(cluster)
+        return self._twins
+
+    async def start(self, cluster: Cluster) -> None:
+        await super().start(cluster)
+        await self.fetch_all()
+
+    async def stop(self) -> None:
+        if hasattr(self, '_twins'):
+            self._twins.conclude()
+        await super().stop()
+
+
+def _is_for(known: Iterable[handlers.ResourceHandler], kind: Kind) -> bool:
+    resource = references.Resource(
+        kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced,
+        preferred=True)
+    return any(handler.selector is not None and handler.selector.check(resource)
+               for handler in known)
+
+
+def _make_request(kind: Kind, old: Obj | None, new: Obj | None) -> reviews.Request:
+    obj: Any = old if new is None else new
+    named: Any = {'group': kind.group, 'version': kind.version, 'kind': kind.kind}
+    resource: Any = {'group': kind.group, 'version': kind.version, 'resource': kind.plural}
+    is_status = old is not None and new is not None and _strip(old) == _strip(new)
+    return {
+        'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview',
+        'request': {
+            'uid': str(uuid.uuid4()), 'dryRun': True, 'options': None,
+            'kind': named, 'requestKind': named, 'resource': resource,
+            'requestResource': resource,
+            'subResource': 'status' if is_status else None,
+            'requestSubResource': 'status' if is_status else None,
+            'operation': 'DELETE' if new is None else 'CREATE' if old is None else 'UPDATE',
+            'name': obj['metadata']['name'], 'namespace': obj['metadata'].get('namespace'),
+            'object': new, 'oldObject': old,  # type: ignore[typeddict-item]
+            'userInfo': {'username': '', 'uid': '', 'groups': []}}}
+
+
+def _strip(obj: Obj) -> Obj:
+    return {**comparing.reduce(obj), 'status': None}

@@ -1,0 +1,55 @@
+import pytest
+
+from kopf._kits.shadowing import evidence
+
+
+def entry(manager, tree):
+    return {'manager': manager, 'operation': 'Update', 'fieldsV1': tree}
+
+
+def obj(content, *managers):
+    return {'metadata': {'managedFields': list(managers)}, **content}
+
+
+def undo(old, new):
+    made = evidence.undo(old, new, lambda manager: manager == 'kopf')
+    return {key: value for key, value in made.items() if key != 'metadata'}
+
+
+OURS = entry('kopf', {'f:spec': {'f:a': {}}})
+THEIRS = entry('user', {'f:spec': {'f:a': {}}})
+
+
+@pytest.mark.parametrize('old, new, expected', [
+    # A field belongs to who has set it last.
+    (obj({'spec': {'a': 1}}, THEIRS), obj({'spec': {'a': 2}}, OURS), {'spec': {'a': 1}}),
+    (obj({'spec': {'a': 1}}, OURS), obj({'spec': {'a': 2}}, THEIRS), {'spec': {'a': 2}}),
+    # Several writes can come at once.
+    (obj({'spec': {'a': 1, 'b': 1}}), obj({'spec': {'a': 2, 'b': 2}}, OURS),
+     {'spec': {'a': 1, 'b': 2}}),
+    # New structures are of those who have made them.
+    (obj({}), obj({'spec': {'a': 2}}, OURS), {}),
+    (obj({}), obj({'spec': {'a': 2, 'b': 2}}, OURS), {'spec': {'b': 2}}),
+    # A removed field was removed by its manager.
+    (obj({'spec': {'a': 1}}, OURS), obj({'spec': {}}), {'spec': {'a': 1}}),
+    (obj({'spec': {'a': 1}}, THEIRS), obj({'spec': {}}, THEIRS), {'spec': {}}),
+    (obj({'spec': {'a': 1}}, OURS), obj({}), {'spec': {'a': 1}}),
+    # Maps can be one value.
+    (obj({'data': {'x': {'y': 1}}}), obj({'data': {'x': {'y': 2}}}, entry('kopf', {'f:data': {}})),
+     {'data': {'x': {'y': 1}}}),
+    # Items of lists are the same by their keys, or by their values.
+    (obj({'list': [{'type': 'A', 'v': 1}, {'type': 'B', 'v': 1}]}),
+     obj({'list': [{'type': 'A', 'v': 2}, {'type': 'B', 'v': 2}]},
+         entry('kopf', {'f:list': {'k:{"type":"A"}': {'.': {}, 'f:v': {}}}})),
+     {'list': [{'type': 'A', 'v': 1}, {'type': 'B', 'v': 2}]}),
+    (obj({'list': ['a', 'b']}, entry('kopf', {'f:list': {'v:"a"': {}}})),
+     obj({'list': ['b', 'c', 'd']}, entry('kopf', {'f:list': {'v:"c"': {}}})),
+     {'list': ['a', 'b', 'd']}),
+])
+def test_what_the_managers_have_changed_is_undone(old, new, expected):
+    assert undo(old, new) == expected
+
+
+def test_the_managers_of_others_are_followed():
+    made = evidence.undo(obj({}, OURS), obj({}, THEIRS), lambda manager: manager == 'kopf')
+    assert made['metadata']['managedFields'] == [OURS, THEIRS]

@@ -1,0 +1,148 @@
+"""What is shown, and what is no difference."""
+import aiohttp
+
+import kopf
+from kopf._kits.testing import virtual
+from tests._kits.sandbox.conftest import Http, toy
+from tests._kits.shadowing.conftest import perform
+
+
+def applying(manifest):
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('toys', id='fn', registry=registry)
+    async def fn(body, **_):
+        made = {'apiVersion': 'v1', **manifest}
+        kopf.adopt(made, owner=body)
+        await kopf.apply(made)
+
+    return registry
+
+
+def writing(**status):
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('toys', id='fn', registry=registry)
+    async def fn(patch, **_):
+        patch.status.update(status)
+
+    return registry
+
+
+def run(old, new, check):
+    async def scenario():
+        async with perform(old, new) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            await check(stage)
+    virtual.run(scenario())
+
+
+def test_values_of_secrets_are_compared_but_not_shown():
+    async def check(stage):
+        assert stage.told == [
+            'different: secrets default/s: data.key: "***" in production, "***" here '
+            '(by fn for toys.sandbox.test default/one)']
+
+    run(*(applying({'kind': 'Secret', 'metadata': {'name': 's'}, 'data': {'key': value}})
+          for value in ('b2xk', 'bmV3')), check)
+
+
+def test_the_debug_page_has_no_values():
+    async def check(stage):
+        assert stage.shadow.describe() == {
+            'window_seconds': 60.0, 'total': {'different': 1}, 'latest': [{
+                'category': 'different', 'object': 'toys.sandbox.test default/one',
+                'handlers': ['fn for toys.sandbox.test default/one'],
+                'fields': ['status.phase']}]}
+        assert stage.shadow.counts == {('different', 'toy'): 1}
+
+    run(writing(phase='a'), writing(phase='b'), check)
+
+
+def test_timestamps_and_observed_generations_do_not_differ():
+    async def check(stage):
+        assert stage.told == []
+
+    run(writing(time='2020-01-01T00:00:00Z', observedGeneration=1),
+        writing(time='2021-12-31T23:59:59Z', observedGeneration=2), check)
+
+
+def test_what_others_with_kopf_write_does_not_differ():
+    async def check(stage):
+        async with aiohttp.ClientSession() as session:
+            answer = await Http(session, stage.there.url)(
+                'POST', '/api/v1/namespaces/default/configmaps?fieldManager=kopf',
+                {'metadata': {'name': 'alien'}})
+        assert answer.status == 201
+        await stage.wait()
+        assert stage.told == []
+
+    run(writing(), writing(), check)
+
+
+def test_changes_of_users_are_seen_though_production_has_changed_the_object_too():
+    async def check(stage):
+        await stage.there.patch('toys', 'one', {'metadata': {'labels': {'a': 'b'}}})
+        await stage.wait(0.5)
+        local = await stage.here.get('toys', 'one')
+        assert local['metadata']['labels'] == {'a': 'b'}
+        assert local['status'] == {'phase': 'b'}
+
+    async def scenario():
+        async with perform(writing(phase='a'), writing(phase='b')) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait(0.5)
+            await check(stage)
+    virtual.run(scenario())
+
+
+def test_what_no_version_has_ever_written_is_followed():
+    async def check(stage):
+        await stage.there.patch('cm', 'users', {'data': {'a': '2'}})
+        await stage.wait(0.1)
+        assert (await stage.here.get('cm', 'users'))['data'] == {'a': '2'}
+
+    async def scenario():
+        async with perform(writing(), writing()) as stage:
+            await stage.there.create({'apiVersion': 'v1', 'kind': 'ConfigMap', 'data': {'a': '1'},
+                                      'metadata': {'name': 'users'}})
+            await check(stage)
+    virtual.run(scenario())
+
+
+def test_objects_with_generated_names_are_the_same_by_their_content():
+    async def check(stage):
+        assert stage.told == []
+
+    def generating():
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.create('toys', id='fn', registry=registry)
+        async def fn(body, **_):
+            async with aiohttp.ClientSession() as session:
+                made = {'metadata': {'generateName': 'x-'}, 'data': {'a': 'b'}}
+                kopf.adopt(made, owner=body)
+                await Http(session, registry.url)(
+                    'POST', '/api/v1/namespaces/default/configmaps?fieldManager=kopf', made)
+
+        return registry
+
+    versions = [generating(), generating()]
+
+    async def scenario():
+        async with perform(*versions) as stage:
+            versions[0].url, versions[1].url = stage.there.url, stage.here.url
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            for sandbox in (stage.there, stage.here):
+                assert len(await sandbox.list('cm', 'default')) == 1
+            await check(stage)
+    virtual.run(scenario())
+
+
+def test_after_a_difference_the_shadow_continues_as_production():
+    async def check(stage):
+        assert (await stage.here.get('toys', 'one'))['status'] == {'phase': 'a'}
+
+    run(writing(phase='a'), writing(phase='b'), check)

@@ -1,0 +1,139 @@
+import asyncio
+import os
+import random
+
+import pytest
+
+from kopf._kits.sandbox.statuses import APIError
+from kopf._kits.testing import virtual
+from tests._kits.sandbox.conftest import toy
+from tests._kits.shadowing.conftest import WINDOW, declare, perform
+
+CHURN = float(os.environ.get("KOPF_SHADOW_CHURN", 600))
+"""For how long (virtual seconds) users change objects: an hour takes two minutes."""
+
+
+async def live(stage):
+    """What users do, for a while."""
+    await stage.there.create(toy('one', spec={'n': 1}))
+    await stage.wait()
+    await stage.there.patch('toys', 'one', {'spec': {'n': 2, 'light': True}})
+    await stage.wait()
+
+
+PLANTED = {
+    'a field': ({'field': 'red'}, [
+        "different: configmaps default/one-conf: data.field: \"blue\" in production, \"red\" here "
+        "(by children for toys.sandbox.test default/one)"]),
+    'a count': ({'count': 3}, [
+        "different: deployments.apps default/one: spec.replicas: 2 in production, 3 here "
+        "(by children for toys.sandbox.test default/one)"]),
+    'a name': ({'child': 'config'}, [
+        "missing: configmaps default/one-conf: only production has created it",
+        "more: configmaps default/one-config: only the new version has created it "
+        "(by children for toys.sandbox.test default/one)"]),
+    'a missing child': ({'child': None}, [
+        "missing: configmaps default/one-conf: only production has created it"]),
+    'one more child': ({'extra': True}, [
+        "more: configmaps default/one-extra: only the new version has created it "
+        "(by children for toys.sandbox.test default/one)"]),
+    'a status': ({'phase': 'fine'}, [
+        "different: toys.sandbox.test default/one: status.phase: \"ok\" in production, "
+        "\"fine\" here (by "
+        "found for toys.sandbox.test default/one, tell for toys.sandbox.test default/one)"]),
+    'a condition': ({'ready': 'False'}, [
+        "different: toys.sandbox.test default/one: status.conditions[Ready].status: \"True\" in "
+        "production, \"False\" here (by "
+        "found for toys.sandbox.test default/one, tell for toys.sandbox.test default/one)"]),
+    'a finalizer': ({'holds': False}, [
+        "missing: toys.sandbox.test default/one: "
+        "metadata.finalizers[kopf.zalando.org/KopfFinalizerMarker]: true in production, "
+        "nothing here"]),
+    'a later write': ({'delay': 1.5 * WINDOW}, [
+        "later: configmaps default/one-conf: all of it after 90 seconds"]),
+    'a deletion': ({'is_light_kept': True}, [
+        "missing: configmaps default/one-heavy: only production has deleted it"]),
+    'a refusal': ({'is_denied': True}, [
+        "refused: toys.sandbox.test default/one: the UPDATE would be denied: too many"]),
+}
+
+
+@pytest.mark.parametrize('change, expected', PLANTED.values(), ids=PLANTED)
+def test_a_planted_difference_is_told_once(change, expected):
+    async def scenario():
+        async with perform(declare(), declare(**change)) as stage:
+            await live(stage)
+            if 'delay' in change:
+                assert {told.partition(':')[0] for told in stage.told} == {'later'}
+                assert any(expected[0] in told for told in stage.told)
+            else:
+                assert sorted(stage.told) == sorted(expected)
+    virtual.run(scenario())
+
+
+def test_the_same_version_differs_in_nothing():
+    async def scenario():
+        async with perform(declare(), declare(), existing=[toy('zero', spec={'n': 5})]) as stage:
+            await live(stage)
+            await stage.there.delete('toys', 'one')
+            await stage.there.delete('toys', 'zero')
+            await stage.wait()
+            assert stage.told == []
+            for sandbox in (stage.there, stage.here):
+                assert await sandbox.list('toys', 'default') == []
+                assert await sandbox.list('cm', 'default') == []
+    virtual.run(scenario())
+
+
+async def churn(stage, seed, seconds):
+    """What users and other controllers do: every few seconds, something."""
+    rng = random.Random(seed)
+    there, until = stage.there, asyncio.get_running_loop().time() + seconds
+    names = [f'o{number}' for number in range(8)]
+    touched = dict.fromkeys(names, 0.0)
+    counts = dict.fromkeys(['create', 'change', 'delete', 'child', 'status', 'label'], 0)
+    while asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(rng.expovariate(1 / 2))
+        name, what = rng.choice(names), rng.choice(list(counts))
+        now = asyncio.get_running_loop().time()
+        touched[name] = now if what in ('create', 'change', 'delete') else touched[name]
+        try:
+            match what:
+                case 'create':
+                    await there.create(toy(name, spec={'n': 1}))
+                case 'change':
+                    await there.patch('toys', name, {'spec': {
+                        'n': rng.randint(1, 5), 'light': rng.choice([True, None])}})
+                case 'delete':
+                    await there.delete('toys', name)
+                case 'child':
+                    child = rng.choice(['conf', 'heavy', 'found'])
+                    if child == 'found' and now < touched[name] + 25:
+                        continue  # nobody can tell whether it is production that deletes it
+                    await there.delete('cm', f'{name}-{child}')
+                case 'status':
+                    await there.patch('deployments.apps', name, {'status': {
+                        'replicas': rng.randint(0, 9)}}, subresource='status')
+                case 'label':
+                    await there.patch('cm', f'{name}-conf', {'metadata': {'labels': {
+                        'seen': str(rng.random())}}})
+        except APIError:
+            continue
+        counts[what] += 1
+    return counts
+
+
+@pytest.mark.parametrize('seed', range(2))
+def test_nothing_is_invented_in_churn(seed):
+    async def scenario():
+        versions = [declare(slowness=4.0, seed=f'{seed}-{number}') for number in range(2)]
+        async with perform(*versions, window=20.0) as stage:
+            counts = await churn(stage, seed, CHURN)
+            await stage.wait()
+            assert stage.told == []
+            assert min(counts.values()) > CHURN / 200, counts
+            found = [{obj['metadata']['name'] for kind in ('toys', 'cm')
+                      for obj in await sandbox.list(kind, 'default')}
+                     for sandbox in (stage.there, stage.here)]
+            assert found[0] == found[1]
+    virtual.run(scenario())
