@@ -240,10 +240,10 @@ def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:
         state['metadata'].get('managedFields', rebasing.ABSENT) for state in states))
     if managers is not rebasing.ABSENT:
         metadata['managedFields'] = managers
-    generations = [state['metadata'].get('generation', 0) for state in (new, local)]
-    if any(generations):
+    theirs, ours = (state['metadata'].get('generation', 0) for state in (new, local))
+    if theirs or ours:
         is_changed = get_content(made) != get_content(local)
-        metadata['generation'] = max(generations) + is_changed
+        metadata['generation'] = max(theirs, ours + is_changed)
     metadata['resourceVersion'] = local['metadata']['resourceVersion']
     return made
 

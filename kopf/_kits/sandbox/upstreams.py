@@ -274,7 +274,7 @@ class _Reader(api.Client):
     async def _wait_turn(self, verb: str) -> None:
         loop = asyncio.get_running_loop()
         while not self._bucket.take(loop.time()):
-            await asyncio.sleep(self._bucket.get_wait(loop.time()))
+            await asyncio.sleep(max(self._bucket.get_wait(loop.time()), clocks.PRECISION))
         _verb_var.set(verb)
 
 

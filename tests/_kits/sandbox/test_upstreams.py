@@ -359,6 +359,20 @@ async def test_generations_rise_with_each_change_of_the_spec(there, over):
         assert (await here.get('toys', 'one'))['metadata']['generation'] == 3
 
 
+async def test_generations_rise_once_with_a_change_of_the_upstream(there, over):
+    await there.load(CRD)
+    await there.create(toy('one', spec={'a': 1}))
+    async with over() as here:
+        await here.patch('toys', 'one', {'metadata': {'labels': {'own': 'label'}}})
+        await there.patch('toys', 'one', {'spec': {'a': 2}})
+
+        async def is_merged():
+            return (await here.get('toys', 'one'))['spec'] == {'a': 2}
+
+        await until(is_merged)
+        assert (await here.get('toys', 'one'))['metadata']['generation'] == 2
+
+
 async def test_fields_keep_their_managers(there, over):
     await there.create(cm('one', data={'a': '1', 'b': '1'}))
     async with over() as here:
