@@ -1,9 +1,9 @@
 """
 Twins: each object as production makes it, and as the new version does.
 
-What others do, is done to both. What production writes, is kept apart: the new version does not see
-it, until both are compared. If they differ for a whole window, and for the next one, too, then this
-is told, and the new version gets the state of production.
+What others do is done to both. What production writes is kept apart: the new version does not see
+it until both are compared. If they differ for a whole window, and for the next one, then this is
+told, and the new version gets the state of production.
 """
 import asyncio
 import contextlib
