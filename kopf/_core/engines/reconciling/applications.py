@@ -8,10 +8,10 @@ import contextvars
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
-from kopf._cogs.clients import api, applying, errors, scanning
+from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import inflight
-from kopf._core.engines.reconciling import desired
+from kopf._core.engines.reconciling import desired, generating
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
 """The applier of the current operator."""
@@ -87,7 +87,7 @@ class Applier:
     async def _apply(
             self, manifest: Any, *, manager: str, force: bool, permit: Callable[[], None],
     ) -> bodies.Body:
-        content = desired.to_json(manifest)
+        content, fields = desired.read(manifest)
         api_version, kind = content.get('apiVersion'), content.get('kind')
         metadata = content.get('metadata')
         if not (isinstance(api_version, str) and isinstance(kind, str)
@@ -99,9 +99,9 @@ class Applier:
             raise desired.ManifestError(
                 f"{kind} {metadata['name']!r} needs a namespace. Set one, or use kopf.adopt().")
         try:
-            return bodies.Body(await applying.apply(
-                self.client, resource=resource, manifest=content, manager=manager, force=force,
-                permit=permit))
+            return bodies.Body(await generating.apply(
+                self.client, resource=resource, manifest=content, fields=fields, manager=manager,
+                force=force, permit=permit))
         except _GivenUpError:
             raise asyncio.CancelledError from None
 
