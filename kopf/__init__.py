@@ -105,7 +105,7 @@ if TYPE_CHECKING:
     )
     from kopf._cogs.logins.serviceaccounts import login_with_service_account
     from kopf._core.engines.reconciling.applications import apply
-    from kopf._core.engines.reconciling.generating import generated
+    from kopf._cogs.clients.generating import generated
     from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._kits.conditions import set_condition
     from kopf._kits.conversion.declaring import convert
@@ -159,7 +159,7 @@ _LAZY = {
     'WebhookServer': 'kopf._kits.webhooks',
     'WebhookServiceServer': 'kopf._kits.webhooks',
     'apply': 'kopf._core.engines.reconciling.applications',
-    'generated': 'kopf._core.engines.reconciling.generating',
+    'generated': 'kopf._cogs.clients.generating',
     'set_condition': 'kopf._kits.conditions',
     'event': 'kopf._kits.events',
     'exception': 'kopf._kits.events',

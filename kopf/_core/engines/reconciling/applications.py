@@ -8,10 +8,10 @@ import contextvars
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
-from kopf._cogs.clients import api, errors, scanning
+from kopf._cogs.clients import api, errors, generating, scanning
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import inflight
-from kopf._core.engines.reconciling import desired, generating
+from kopf._core.engines.reconciling import desired
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
 """The applier of the current operator."""
