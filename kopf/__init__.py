@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
     from kopf._kits.events import event, exception, info, warn
+    from kopf._kits.reading import get, list_
     from kopf._kits.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.subhandlers import execute
     from kopf._kits.typed.decoding import Live
@@ -160,6 +161,8 @@ _LAZY = {
     'WebhookServiceServer': 'kopf._kits.webhooks',
     'apply': 'kopf._core.engines.reconciling.applications',
     'generated': 'kopf._cogs.clients.generating',
+    'get': 'kopf._kits.reading',
+    'list_': 'kopf._kits.reading',
     'set_condition': 'kopf._kits.conditions',
     'event': 'kopf._kits.events',
     'exception': 'kopf._kits.events',
@@ -320,6 +323,7 @@ __all__ = [
     'exception',
     'execute',
     'generated',
+    'get',
     'get_default_lifecycle',
     'get_default_registry',
     'harmonize_naming',
@@ -327,6 +331,7 @@ __all__ = [
     'info',
     'label',
     'lifecycles',
+    'list_',
     'login_via_async_client',
     'login_via_client',
     'login_via_pykube',

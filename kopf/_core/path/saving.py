@@ -39,7 +39,7 @@ class Environment(execution.Context):
     lifecycle: lifecycles.LifeCycleFn | None = None
 
     @functools.cached_property
-    def _applier(self) -> applications.Applier:
+    def applier(self) -> applications.Applier:
         return applications.Applier(self.client)
 
     def get_memo(self, item: objects.Item) -> Any:
@@ -54,7 +54,7 @@ class Environment(execution.Context):
         `kopf.apply` write by the same client.
         """
         self.client.enter_term()
-        self._applier.enter()
+        self.applier.enter()
 
 
 class Saver:
