@@ -97,6 +97,7 @@ from kopf._kits.hierarchies.adopting import (
 from kopf.on import daemon, index, reconcile, register, subhandler, timer
 
 if TYPE_CHECKING:
+    from kopf._cogs.clients.generating import generated
     from kopf._cogs.logins.kubeconfigs import login_with_kubeconfig
     from kopf._cogs.logins.piggybacking import (
         login_via_async_client,
@@ -105,12 +106,12 @@ if TYPE_CHECKING:
     )
     from kopf._cogs.logins.serviceaccounts import login_with_service_account
     from kopf._core.engines.reconciling.applications import apply
-    from kopf._cogs.clients.generating import generated
     from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._kits.conditions import set_condition
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
     from kopf._kits.events import event, exception, info, warn
+    from kopf._kits.protecting import protected
     from kopf._kits.reading import get, list_
     from kopf._kits.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.subhandlers import execute
@@ -163,6 +164,7 @@ _LAZY = {
     'generated': 'kopf._cogs.clients.generating',
     'get': 'kopf._kits.reading',
     'list_': 'kopf._kits.reading',
+    'protected': 'kopf._kits.protecting',
     'set_condition': 'kopf._kits.conditions',
     'event': 'kopf._kits.events',
     'exception': 'kopf._kits.events',
@@ -342,6 +344,7 @@ __all__ = [
     'not_',
     'on',
     'operator',
+    'protected',
     'reconcile',
     'register',
     'remove_owner_reference',

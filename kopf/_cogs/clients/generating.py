@@ -109,7 +109,7 @@ def _find_marks(value: Any, path: dicts.FieldPath) -> Iterator[tuple[dicts.Field
 def is_rotating(raw: Mapping[str, Any]) -> bool:
     """Whether somebody has asked for new values."""
     text = (raw['metadata'].get('annotations') or {}).get(ROTATION_ANNOTATION)
-    return bool(text) and text.strip().lower() != NO
+    return text is not None and text.strip().lower() not in ('', NO)
 
 
 async def apply(

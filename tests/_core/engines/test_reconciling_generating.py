@@ -2,8 +2,6 @@
 Generated values: made once, when they are absent. In virtual time, on the sandbox.
 """
 import base64
-import itertools
-import json
 
 import pytest
 

@@ -72,7 +72,8 @@ class Child:
     """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
     __slots__ = (
         '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied', 'is_deleting',
-        'is_marked', 'is_owned', 'is_pruned', 'is_rotating', 'key', 'owner', 'shape', 'uid', 'version')
+        'is_marked', 'is_owned', 'is_pruned', 'is_rotating', 'key', 'owner', 'shape', 'uid',
+        'version')
 
     def __init__(self, shape: Shape, raw: bodies.RawBody, owner: str | None = None) -> None:
         """
