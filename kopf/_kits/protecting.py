@@ -21,8 +21,8 @@ def protected(
     the condition ``Protected``, and no handlers are called for it, until the field is false. See
     "Protect objects from deletion" in the documentation.
 
-    :param arguments: the resource, as in decorators: a name, a group and a name, a class of `kopf.crd`,
-        etc.
+    :param arguments: the resource, as in decorators: a name, a group and a name, a class of
+        `kopf.crd`, etc.
     :param field: the field, as a path with dots.
     :param registry: the `kopf.OperatorRegistry` for the protection. Default: the default registry.
     :raises TypeError: if the resource is not specified as in decorators.
@@ -36,11 +36,11 @@ def protected(
         return dicts.resolve(body, path, None) is True
 
     async def refuse(name: str, namespace: str | None, resource: Any, **_: Any) -> None:
-        where = f" -n {namespace}" if namespace else ""
-        kind = f"{resource.plural}.{resource.group}".rstrip('.')
+        who = f"{resource.plural}.{resource.group}".rstrip('.') + f" {name}"
+        who += f" -n {namespace}" if namespace else ""
         raise handlererrors.AdmissionError(
             f"it is protected from deletion, as its {field} is true. To delete it, type first: "
-            f"kubectl patch {kind} {name}{where} {todo}", code=403)
+            f"kubectl patch {who} {todo}", code=403)
 
     target = registries.get_default_registry() if registry is None else registry
     options: Any = {

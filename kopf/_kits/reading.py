@@ -1,13 +1,14 @@
 """
 Reading of other objects in handlers, on the connections of the operator.
 """
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
 from kopf._cogs.clients import errors, listing, scanning
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import references
+from kopf._cogs.structs.bodies import Body, RawBody
 from kopf._core.actions import invocation
-from kopf._core.engines.reconciling import applications
+from kopf._core.engines.reconciling.applications import Application, Applier, get_applier
 from kopf._core.intents import typedargs
 
 T = TypeVar('T')
@@ -15,22 +16,19 @@ T = TypeVar('T')
 Named = str | tuple[str, ...]
 """A resource by its names, as in decorators: ``'pods'``, ``('apps', 'v1', 'deployments')``."""
 
-
-@overload
-def get(
-        kind: Named, name: str, *, namespace: str | None = None,
-) -> applications.Application[bodies.Body | None]: ...
+Where = str | references.Marker | None
+"""A namespace; or all of them; or that of the object that is being handled."""
 
 
 @overload
-def get(
-        kind: type[T], name: str, *, namespace: str | None = None,
-) -> applications.Application[T | None]: ...
+def get(kind: Named, name: str, *, namespace: str | None = None) -> Application[Body | None]: ...
 
 
-def get(
-        kind: Any, name: str, *, namespace: str | None = None,
-) -> applications.Application[Any]:
+@overload
+def get(kind: type[T], name: str, *, namespace: str | None = None) -> Application[T | None]: ...
+
+
+def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[Any]:
     """
     Read an object, on the connections of the operator.
 
@@ -49,27 +47,25 @@ def get(
     The request can raise what `kopf.apply` raises; also `ValueError` if there is no namespace, and
     `kopf.MisfitError` if the object does not fit the class.
     """
-    applier = applications.get_applier('get')
+    applier = get_applier('get')
     return applier.ask(_get(applier, kind, name, namespace or _get_namespace()))
 
 
 @overload
 def list_(
-        kind: Named, *, namespace: str | references.Marker | None = None,
-        labels: Mapping[str, str] | None = None,
-) -> applications.Application[list[bodies.Body]]: ...
+        kind: Named, *, namespace: Where = None, labels: Mapping[str, str] | None = None,
+) -> Application[list[Body]]: ...
 
 
 @overload
 def list_(
-        kind: type[T], *, namespace: str | references.Marker | None = None,
-        labels: Mapping[str, str] | None = None,
-) -> applications.Application[list[T]]: ...
+        kind: type[T], *, namespace: Where = None, labels: Mapping[str, str] | None = None,
+) -> Application[list[T]]: ...
 
 
 def list_(
         kind: Any, *, namespace: Any = None, labels: Mapping[str, str] | None = None,
-) -> applications.Application[list[Any]]:
+) -> Application[list[Any]]:
     """
     Read all objects of a kind, in the same way as by `kopf.get`.
 
@@ -80,7 +76,7 @@ def list_(
     :returns: what to await, or to ask for the `result`: the list of the objects.
     :raises LookupError: outside of the handlers of a running operator.
     """
-    applier = applications.get_applier('list_')
+    applier = get_applier('list_')
     where = None if namespace is references.EVERYTHING else namespace or _get_namespace()
     return applier.ask(_list(applier, kind, where, labels or {}))
 
@@ -90,53 +86,44 @@ def _get_namespace() -> str | None:
     return None if body is None else body.metadata.namespace
 
 
-async def _get(
-        applier: applications.Applier, kind: Any, name: str, namespace: str | None,
-) -> Any:
+async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) -> Any:
     resource = await _find(applier, kind)
     if resource.namespaced and namespace is None:
         raise ValueError(f"{resource} {name!r} needs a namespace. Pass it as namespace=.")
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
-    for known in _recall(applier, resource, where, name):
-        if known:
-            return _decode(kind, known[0])
-    raw = await listing.find_object(
+    known = _recall(applier, resource, where, name)
+    raw = known[0] if known else await listing.find_object(
         applier.client, settings=listing.select_only(applier.client.settings), resource=resource,
         namespace=where, name=name)
     return None if raw is None else _decode(kind, raw)
 
 
 async def _list(
-        applier: applications.Applier, kind: Any, namespace: str | None, labels: Mapping[str, str],
+        applier: Applier, kind: Any, namespace: str | None, labels: Mapping[str, str],
 ) -> list[Any]:
     resource = await _find(applier, kind)
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
-    for known in _recall(applier, resource, where, None):
-        return [_decode(kind, raw) for raw in known if labels.items() <= (
-            raw['metadata'].get('labels') or {}).items()]
-    selector = ','.join(f'{key}={value}' for key, value in labels.items())
-    found: list[Any] = []
-    async for page in listing.list_objects(
-            applier.client, resource=resource, namespace=where,
-            settings=listing.select_only(applier.client.settings, selector)):
-        if page.restarted:
-            found.clear()
-        found.extend(_decode(kind, raw) for raw in page.items)
-    return found
+    found = _recall(applier, resource, where, None)
+    if found is None:
+        found = []
+        selector = ','.join(f'{key}={value}' for key, value in labels.items())
+        async for page in listing.list_objects(
+                applier.client, resource=resource, namespace=where,
+                settings=listing.select_only(applier.client.settings, selector)):
+            found = [*(() if page.restarted else found), *page.items]
+    return [_decode(kind, raw) for raw in found if labels.items() <= (
+        raw['metadata'].get('labels') or {}).items()]
 
 
 def _recall(
-        applier: applications.Applier, resource: references.Resource, namespace: str | None,
-        name: str | None,
-) -> Iterator[list[bodies.RawBody]]:
-    """Iterate over what is known of the objects, if it is: with shards, nobody knows all."""
-    if len(applier.memories) == 1:
-        known = applier.memories[0](resource, namespace, name)
-        if known is not None:
-            yield known
+        applier: Applier, resource: references.Resource, namespace: str | None, name: str | None,
+) -> list[RawBody] | None:
+    """Get what is known of the objects, if it is all: with shards, nobody knows all."""
+    [recall, *others] = applier.memories or [lambda *_: None]
+    return None if others else recall(resource, namespace, name)
 
 
-async def _find(applier: applications.Applier, kind: Any) -> references.Resource:
+async def _find(applier: Applier, kind: Any) -> references.Resource:
     """
     Find the resource in the cluster.
 
@@ -157,8 +144,8 @@ async def _find(applier: applications.Applier, kind: Any) -> references.Resource
     return found
 
 
-def _decode(kind: Any, raw: bodies.RawBody) -> Any:
-    body = bodies.Body(raw)
+def _decode(kind: Any, raw: RawBody) -> Any:
+    body = Body(raw)
     if not isinstance(kind, type):
         return body
     from kopf._kits.typed import binding  # only for typed kinds

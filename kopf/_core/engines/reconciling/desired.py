@@ -119,14 +119,14 @@ def prepare(
         parent: bodies.Body,
         kinds: Kinds,
         manager: str,
-) -> tuple[dict[Key, Desired], list[ManifestError]]:
+) -> tuple[dict[Key, Desired], list[Exception]]:
     """
     Make the desired children of what the handler of a parent has returned.
 
     Returns the children, and an error for each manifest that no child can be made of.
     """
     found: dict[Key, Desired] = {}
-    errors: list[ManifestError] = []
+    errors: list[Exception] = []
     meta, uid = parent.metadata, str(parent.metadata.uid)
     heritage = _Heritage(
         meta.name, meta.namespace, uid, kinds, manager, labels=dict(meta.labels),
@@ -137,7 +137,7 @@ def prepare(
             desired = _prepare(item, heritage)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
-        except ManifestError as e:
+        except (ManifestError, generating.GenerationError) as e:
             errors.append(e)
         else:
             found[desired.key] = desired
@@ -231,10 +231,7 @@ def read(item: object) -> tuple[dict[str, Any], generating.Fields]:
         copy: dict[str, Any] = json.loads(encoder.encode(item))
     except (TypeError, ValueError, RecursionError) as e:
         raise ManifestError(f"A manifest is not JSON: {e}") from e
-    try:
-        return copy, generating.collect(copy, found) if found else {}
-    except generating.GenerationError as e:
-        raise ManifestError(str(e)) from e
+    return copy, generating.collect(copy, found) if found else {}
 
 
 def _verify_metadata(kind: str, metadata: object) -> None:

@@ -160,9 +160,8 @@ class Upkeep:
                                    f"other controller and with no other values in the same fields.")
                 self.hub.store.accept(wanted.watched, applied, wanted.manifest)
         except errors.APIUnprocessableError:
-            if wanted.generated:  # the values would be others then
-                raise
-            if not self.handler.recreate or known is None or not known.is_applied:
+            if not self.handler.recreate or known is None or not known.is_applied or (
+                    wanted.generated):  # the values would be others then
                 raise
             await applying.verify_creation(
                 self.target.client, resource=wanted.resource, manifest=wanted.manifest,
