@@ -316,9 +316,10 @@ def ignore_the_request(monkeypatch):
     monkeypatch.setattr(generating, 'is_rotating', lambda raw: False)
 
 
-@pytest.mark.parametrize('plant', [
-    apply_any_version, create_by_apply, look_only_at_labelled_objects, claim_nothing,
-    make_it_each_time, create_without_it, keep_the_request, ignore_the_request])
-def test_a_planted_fault_is_found(monkeypatch, plant):
+@pytest.mark.parametrize(('plant', 'first'), [  # the lives before that do not find it
+    (apply_any_version, 2), (create_by_apply, 2), (look_only_at_labelled_objects, 14),
+    (claim_nothing, 2), (make_it_each_time, 0), (create_without_it, 0), (keep_the_request, 12),
+    (ignore_the_request, 12)])
+def test_a_planted_fault_is_found(monkeypatch, plant, first):
     plant(monkeypatch)
-    assert any(live(seed).problems for seed in range(MAX_LIVES))
+    assert any(live(seed).problems for seed in range(first, MAX_LIVES))
