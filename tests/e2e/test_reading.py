@@ -9,6 +9,7 @@ from tests.e2e.kubes import CONFIGMAPS
 
 async def test_async_and_sync_handlers_read_objects(kube, kind, embedded):
     name, read = f'config-{uuid.uuid4().hex[:8]}', {}
+    crd = f'{kind.plural}.{kind.group}'
 
     @kopf.on.create(*kind.selector)
     async def create(**_):
@@ -16,7 +17,7 @@ async def test_async_and_sync_handlers_read_objects(kube, kind, embedded):
         read['async'] = config and config['data'], await kopf.get('configmaps', f'{name}-absent')
         found = await kopf.list_('configmaps', labels={'name': name})
         read['list'] = [obj.metadata.name for obj in found]
-        read['crds'] = (await kopf.get('customresourcedefinitions', f'{kind.plural}.{kind.group}')).metadata.name
+        read['crds'] = (await kopf.get('customresourcedefinitions', crd)).metadata.name
 
     @kopf.on.create(*kind.selector)
     def create_too(name, **_):
@@ -31,4 +32,4 @@ async def test_async_and_sync_handlers_read_objects(kube, kind, embedded):
     finally:
         await kube.delete(CONFIGMAPS, name)
     assert read == {
-        'async': ({'k': 'v'}, None), 'list': [name], 'crds': f'{kind.plural}.{kind.group}', 'sync': {'n': 1}}
+        'async': ({'k': 'v'}, None), 'list': [name], 'crds': crd, 'sync': {'n': 1}}
