@@ -97,6 +97,7 @@ from kopf._kits.hierarchies.adopting import (
 from kopf.on import daemon, index, reconcile, register, subhandler, timer
 
 if TYPE_CHECKING:
+    from kopf._cogs.clients.generating import generated
     from kopf._cogs.logins.kubeconfigs import login_with_kubeconfig
     from kopf._cogs.logins.piggybacking import (
         login_via_async_client,
@@ -110,6 +111,8 @@ if TYPE_CHECKING:
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
     from kopf._kits.events import event, exception, info, warn
+    from kopf._kits.protecting import protected
+    from kopf._kits.reading import get, list_
     from kopf._kits.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.subhandlers import execute
     from kopf._kits.typed.decoding import Live
@@ -158,6 +161,10 @@ _LAZY = {
     'WebhookServer': 'kopf._kits.webhooks',
     'WebhookServiceServer': 'kopf._kits.webhooks',
     'apply': 'kopf._core.engines.reconciling.applications',
+    'generated': 'kopf._cogs.clients.generating',
+    'get': 'kopf._kits.reading',
+    'list_': 'kopf._kits.reading',
+    'protected': 'kopf._kits.protecting',
     'set_condition': 'kopf._kits.conditions',
     'event': 'kopf._kits.events',
     'exception': 'kopf._kits.events',
@@ -317,6 +324,8 @@ __all__ = [
     'event',
     'exception',
     'execute',
+    'generated',
+    'get',
     'get_default_lifecycle',
     'get_default_registry',
     'harmonize_naming',
@@ -324,6 +333,7 @@ __all__ = [
     'info',
     'label',
     'lifecycles',
+    'list_',
     'login_via_async_client',
     'login_via_client',
     'login_via_pykube',
@@ -334,6 +344,7 @@ __all__ = [
     'not_',
     'on',
     'operator',
+    'protected',
     'reconcile',
     'register',
     'remove_owner_reference',

@@ -247,6 +247,10 @@ class Pause(Hold):
     """Do nothing, as somebody has paused the object."""
 
 
+class Protect(Hold):
+    """Let the deletion wait, as the object is protected, and say so in its status."""
+
+
 class Decision(NamedTuple):
     step: Step
     cycle: cycles.Cycle | None
@@ -274,6 +278,11 @@ def decide(situation: Situation) -> Decision:
         view.deleting and view.blocked)
     if situation.pause is not None and is_concerned:
         return Decision(_pause(situation, situation.pause, is_needed=is_needed), cycle)
+    if view.deleting and view.blocked:
+        for handler in selection.handlers:
+            if handler.protects is not None:
+                is_dirty = cycle is not None and cycle.dirty
+                return Decision((Save if is_dirty else Protect)(handler.protects), cycle)
     if view.deleting:
         if not view.blocked and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)

@@ -211,6 +211,8 @@ class ChangingHandler(ResourceHandler):
     deleted: bool | None = None
     requires_finalizer: bool | None = None
     field_needs_change: bool | None = None
+    protects: str | None = None
+    """Why the deletion of the object waits; then, the function is never called."""
     old: ValueFilter = None
     new: ValueFilter = None
 

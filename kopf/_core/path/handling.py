@@ -321,6 +321,10 @@ class Handling:
                     return None
                 case decisions.Yield():
                     return None
+                case decisions.Protect() if not isinstance(self.item.held, decisions.Protect):
+                    newest = await self.saver.report_protection(step.because)
+                    self.rest(step)
+                    return newest
                 case decisions.Nothing():
                     self.rest(step)
                     return None

@@ -98,6 +98,11 @@ class Inbox:
         """Return the kept state; None if none is kept."""
         return _unpack(self._kept) if isinstance(self._kept, bytes) else self._kept
 
+    def look_up(self, text: bytes) -> bodies.RawBody | None:
+        """Return the newest state if it is kept and if its JSON can have this text."""
+        state = self._pending if self._pending is not None else self._kept
+        return None if isinstance(state, bytes) and text not in state else self.newest
+
     @property
     def is_ever_shown(self) -> bool:
         """Whether the event handlers have been shown any state."""

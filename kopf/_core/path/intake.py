@@ -6,6 +6,7 @@ object that is re-created with the same name waits until the end of the old obje
 """
 import asyncio
 import collections
+import json
 import logging
 from collections.abc import Callable, Collection, Iterator
 
@@ -480,6 +481,27 @@ class InformerFactory:
                 if item is not None:
                     return item
         return None
+
+    def recall(
+            self, resource: references.Resource, namespace: str | None, name: str | None,
+    ) -> list[bodies.RawBody] | None:
+        """
+        Get the newest states of the objects in a namespace or in all, or of the one of a name.
+
+        It is None if not all of them are known, or if their states are not kept.
+        """
+        informer = self.get(resource, None) or self.get(resource, namespace)
+        if informer is None or not informer.is_listed or (
+                listing.get_selectors(self._queue.settings, resource)):
+            return None
+        text = b'' if name is None else json.dumps(name).encode()
+        states = [(item, item.inbox.look_up(text)) for item in informer]
+        if name is None and any(raw is None for _, raw in states):
+            return None
+        return [raw for item, raw in states if raw is not None and (
+            item.inbox.version == bodies.parse_version(raw)
+            and namespace in (None, raw['metadata'].get('namespace'))
+            and name in (None, raw['metadata']['name']))]
 
     def is_gone(self, uid: str) -> bool:
         """

@@ -363,7 +363,8 @@ class Item:
     def hold(self, step: decisions.Hold, logger: Any) -> None:
         """Say why the handlers are not called, if that is news."""
         if self.held is None or self.held.because != step.because:
-            log = logger.info if isinstance(step, decisions.Pause) else logger.error
+            is_wanted = isinstance(step, decisions.Pause | decisions.Protect)
+            log = logger.info if is_wanted else logger.error
             log(step.because)
         self.held = step
 

@@ -26,7 +26,7 @@ from kopf._core.actions import (
     recording,
     versions,
 )
-from kopf._core.engines.reconciling import applications
+from kopf._core.engines.reconciling import applications, conditions
 from kopf._core.intents import causes
 from kopf._core.path import objects, switches
 
@@ -39,7 +39,7 @@ class Environment(execution.Context):
     lifecycle: lifecycles.LifeCycleFn | None = None
 
     @functools.cached_property
-    def _applier(self) -> applications.Applier:
+    def applier(self) -> applications.Applier:
         return applications.Applier(self.client)
 
     def get_memo(self, item: objects.Item) -> Any:
@@ -54,7 +54,7 @@ class Environment(execution.Context):
         `kopf.apply` write by the same client.
         """
         self.client.enter_term()
-        self._applier.enter()
+        self.applier.enter()
 
 
 class Saver:
@@ -297,6 +297,20 @@ class Saver:
                 target.verify(wanted if applied else self.raw, newest)
         self._accept(newest)
         return newest, applied
+
+    async def report_protection(self, message: str) -> bodies.RawBody | None:
+        """Set the condition of an object whose deletion waits; return the newest state."""
+        patch = patches.Patch()
+        conditions.add(
+            patch, self.item.resource, type='Protected', status='True', reason='DeletionWaits',
+            message=message)
+        if application.is_in_place(self.raw, patch):
+            return None
+        try:
+            return await self._apply(self.raw, patch, patches.Patch())
+        except application.REFUSALS as e:
+            self.logger.error(f"The condition of the protection is refused: {e}")
+            return None
 
     async def _send(
             self, make_own: Callable[[bodies.Body], patches.Patch], *, closing: bool = False,

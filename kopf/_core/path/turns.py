@@ -118,7 +118,7 @@ class Processor:
                 item.inbox.take()
                 self._throttle(item, e, self._get_logger(first))
                 return None
-            if isinstance(step, decisions.Nothing):
+            if isinstance(step, decisions.Nothing) and not isinstance(step, decisions.Protect):
                 item.inbox.take()
                 self._alarms.cancel(item)
                 found.rest(step)
@@ -264,7 +264,8 @@ class Processor:
         ``is_hot``.
         """
         member = item.reconcilers
-        if member is None or item.gone or item.vanished:
+        if member is None or item.gone or item.vanished or (
+                isinstance(item.held, decisions.Protect)):
             return
         newest = raw
         if item.inbox.version != bodies.parse_version(raw):

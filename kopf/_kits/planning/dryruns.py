@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from kopf._cogs.clients import generating
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import ids
@@ -75,6 +76,7 @@ class DryRun(runs.Run):
             self.play(_do_nothing)
 
     async def open(self) -> None:
+        generating.is_dry_var.set(True)
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
         self.sandbox.write_kubeconfig(self._kubeconfig)
         await self.start(_observer=self.attribution)

@@ -75,7 +75,7 @@ def _bind(
     if is_live and (not is_lasting or name in ('old', 'new')):
         raise DeclarationError(f"{place} cannot be live: only body, spec, and status of daemons "
                                f"can. Write the type itself.")
-    decode = _make_decoder(cls, path)
+    decode = make_decoder(cls, path)
     if is_live:
         return typedargs.Argument(functools.partial(_make_live, decode))
     return typedargs.Argument(decode, takes_misfits=takes_misfits)
@@ -86,7 +86,7 @@ def _make_live(decode: decoding.Decoder, source: Any) -> Any:
 
 
 @functools.cache
-def _make_decoder(cls: type, path: dicts.FieldPath) -> decoding.Decoder:
+def make_decoder(cls: type, path: dicts.FieldPath) -> decoding.Decoder:
     shape = _find(cls, path)
     assert shape is not None
     decode = decoding.make(shape, '.'.join(path))

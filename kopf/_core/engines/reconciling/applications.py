@@ -5,13 +5,21 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
-from kopf._cogs.clients import api, applying, errors, scanning
+from kopf._cogs.clients import api, errors, generating, scanning
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import inflight
 from kopf._core.engines.reconciling import desired
+
+T = TypeVar('T')
+
+Recall = Callable[[references.Resource, str | None, str | None], list[bodies.RawBody] | None]
+"""
+Gets the known objects of a resource in a namespace (by default, in all), or the one of a name; or
+None if it is not certain that they are all.
+"""
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
 """The applier of the current operator."""
@@ -21,19 +29,19 @@ class _GivenUpError(Exception):
     """Nobody waits for the request any more, so it is not sent."""
 
 
-class Application(Awaitable[bodies.Body]):
-    """A server-side apply under way: await it in async handlers; call `result` in sync ones."""
+class Application(Awaitable[T], Generic[T]):
+    """A request under way: await it in async handlers; call `result` in sync ones."""
 
-    def __init__(self, work: 'concurrent.futures.Future[bodies.Body]') -> None:
+    def __init__(self, work: 'concurrent.futures.Future[T]') -> None:
         super().__init__()
         self._work = work
 
-    def __await__(self) -> Generator[Any, None, bodies.Body]:
+    def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self._work).__await__()
 
-    def result(self, timeout: float | None = None) -> bodies.Body:
+    def result(self, timeout: float | None = None) -> T:
         """
-        Wait in a sync handler, and return the object as the API server has stored it.
+        Wait in a sync handler, and return the result: the object as the API server has stored it.
 
         :param timeout: how long to wait, in seconds. Default: no limit.
         :raises RuntimeError: in an event loop, which would be blocked: use ``await`` there.
@@ -47,9 +55,9 @@ class Application(Awaitable[bodies.Body]):
             call = inflight.call_var.get()
             with contextlib.nullcontext() if call is None else call.awaiting(self._work):
                 return self._wait(timeout)
-        raise RuntimeError("This would block the event loop: use `await kopf.apply(…)`.")
+        raise RuntimeError("This would block the event loop: use `await` instead of `result()`.")
 
-    def _wait(self, timeout: float | None) -> bodies.Body:
+    def _wait(self, timeout: float | None) -> T:
         try:
             return self._work.result(timeout)
         except TimeoutError:
@@ -60,10 +68,14 @@ class Application(Awaitable[bodies.Body]):
 
 
 class Applier:
-    """Applies manifests for the handlers of one operator, by the running event loop."""
+    """Makes requests for the handlers of one operator, by the running event loop."""
 
     def __init__(self, client: api.Client) -> None:
         self.client = client
+        self.memories: list[Recall] = []
+        """What knows objects, one for each shard of this operator."""
+        self.found: dict[references.Selector, references.Resource] = {}
+        """The resources in the cluster that were read."""
         self._loop = asyncio.get_running_loop()
         self._resources: dict[tuple[str, str], references.Resource] = {}
 
@@ -72,22 +84,25 @@ class Applier:
         if applier_var.get(None) is not self:
             applier_var.set(self)
 
-    def start(self, manifest: Any, *, manager: str, force: bool) -> Application:
+    def start(self, manifest: Any, *, manager: str, force: bool) -> Application[bodies.Body]:
         """Begin to apply, from any thread."""
-        work: concurrent.futures.Future[bodies.Body] | None = None
+        application: Application[bodies.Body] | None = None
 
         def permit() -> None:
-            if work is not None and work.cancelled():
+            if application is not None and application._work.cancelled():
                 raise _GivenUpError
 
-        work = asyncio.run_coroutine_threadsafe(
-            self._apply(manifest, manager=manager, force=force, permit=permit), self._loop)
-        return Application(work)
+        application = self.ask(self._apply(manifest, manager=manager, force=force, permit=permit))
+        return application
+
+    def ask(self, request: Coroutine[Any, Any, T]) -> Application[T]:
+        """Begin to make a request, from any thread."""
+        return Application(asyncio.run_coroutine_threadsafe(request, self._loop))
 
     async def _apply(
             self, manifest: Any, *, manager: str, force: bool, permit: Callable[[], None],
     ) -> bodies.Body:
-        content = desired.to_json(manifest)
+        content, fields = desired.read(manifest)
         api_version, kind = content.get('apiVersion'), content.get('kind')
         metadata = content.get('metadata')
         if not (isinstance(api_version, str) and isinstance(kind, str)
@@ -99,9 +114,9 @@ class Applier:
             raise desired.ManifestError(
                 f"{kind} {metadata['name']!r} needs a namespace. Set one, or use kopf.adopt().")
         try:
-            return bodies.Body(await applying.apply(
-                self.client, resource=resource, manifest=content, manager=manager, force=force,
-                permit=permit))
+            return bodies.Body(await generating.apply(
+                self.client, resource=resource, manifest=content, fields=fields, manager=manager,
+                force=force, permit=permit))
         except _GivenUpError:
             raise asyncio.CancelledError from None
 
@@ -121,7 +136,21 @@ class Applier:
         return found
 
 
-def apply(manifest: Any, *, manager: str | None = None, force: bool = True) -> Application:
+def get_applier(name: str) -> Applier:
+    """
+    Get what makes the requests of the current handler.
+
+    :raises LookupError: outside of the handlers of a running operator.
+    """
+    applier = applier_var.get(None)
+    if applier is None:
+        raise LookupError(f"kopf.{name}() is for the handlers of a running operator.")
+    return applier
+
+
+def apply(
+        manifest: Any, *, manager: str | None = None, force: bool = True,
+) -> Application[bodies.Body]:
     """
     Create or change an object by server-side apply, on the connections of the operator.
 
@@ -137,9 +166,7 @@ def apply(manifest: Any, *, manager: str | None = None, force: bool = True) -> A
     :returns: what to await, or to ask for the `result`: the object as the API server has stored it.
     :raises LookupError: outside of the handlers of a running operator.
     """
-    applier = applier_var.get(None)
-    if applier is None:
-        raise LookupError("kopf.apply() is for the handlers of a running operator.")
+    applier = get_applier('apply')
     if manager is None:
         manager = applier.client.settings.reconciling.manager
     return applier.start(manifest, manager=manager, force=force)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
-from kopf._cogs.clients import errors, screening, watching
+from kopf._cogs.clients import errors, generating, screening, watching
 from kopf._cogs.structs import bodies, managedfields, offspring, references
 from kopf._core.engines.reconciling import desired
 
@@ -72,7 +72,8 @@ class Child:
     """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
     __slots__ = (
         '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied', 'is_deleting',
-        'is_marked', 'is_owned', 'is_pruned', 'key', 'owner', 'shape', 'uid', 'version')
+        'is_marked', 'is_owned', 'is_pruned', 'is_rotating', 'key', 'owner', 'shape', 'uid',
+        'version')
 
     def __init__(self, shape: Shape, raw: bodies.RawBody, owner: str | None = None) -> None:
         """
@@ -100,6 +101,8 @@ class Child:
         self.is_deleting: bool = 'deletionTimestamp' in meta
         self.is_pruned: bool = False
         """Whether the operator itself has deleted the child, so that its end is no news."""
+        self.is_rotating: bool = generating.is_rotating(raw)
+        """Whether somebody has asked for new values of the generated fields."""
         self.is_owned: bool = any(ref.get('uid') == owner for ref in refs)
         digest = (meta.get('annotations') or {}).get(desired.DIGEST_ANNOTATION)
         self._digest: int = hash(digest)
@@ -174,7 +177,7 @@ class Child:
 
     def is_as(self, wanted: desired.Desired) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
-        if self._digest != hash(wanted.digest):
+        if self._digest != hash(wanted.digest) or (self.is_rotating and wanted.generated):
             return False
         if self._settled != self._state:
             if self._settled is not None or self._fields is None or not managedfields.owns(

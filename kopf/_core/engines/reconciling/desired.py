@@ -12,8 +12,10 @@ import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kopf._cogs.clients import generating
 from kopf._cogs.structs import bodies, references
 
 OWNER_LABEL = 'kopf.dev/owner'
@@ -71,6 +73,8 @@ class Desired(NamedTuple):
     Whether the child has an owner reference to its parent, so that Kubernetes deletes the child
     with the parent. That is not possible over namespaces.
     """
+    generated: generating.Fields = MappingProxyType({})
+    """The fields whose values are made when they are absent; the manifest has placeholders."""
 
 
 Kinds = Mapping[tuple[str, str], references.Resource]
@@ -115,14 +119,14 @@ def prepare(
         parent: bodies.Body,
         kinds: Kinds,
         manager: str,
-) -> tuple[dict[Key, Desired], list[ManifestError]]:
+) -> tuple[dict[Key, Desired], list[Exception]]:
     """
     Make the desired children of what the handler of a parent has returned.
 
     Returns the children, and an error for each manifest that no child can be made of.
     """
     found: dict[Key, Desired] = {}
-    errors: list[ManifestError] = []
+    errors: list[Exception] = []
     meta, uid = parent.metadata, str(parent.metadata.uid)
     heritage = _Heritage(
         meta.name, meta.namespace, uid, kinds, manager, labels=dict(meta.labels),
@@ -133,7 +137,7 @@ def prepare(
             desired = _prepare(item, heritage)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
-        except ManifestError as e:
+        except (ManifestError, generating.GenerationError) as e:
             errors.append(e)
         else:
             found[desired.key] = desired
@@ -157,7 +161,7 @@ class _Heritage(NamedTuple):
 
 def _prepare(item: object, heritage: _Heritage) -> Desired:
     """Make a desired child of a manifest."""
-    manifest = to_json(item)
+    manifest, generated = read(item)
     api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
     if not isinstance(api_version, str) or not isinstance(kind, str):
         raise ManifestError(f"A manifest needs apiVersion and kind: {str(item)[:100]}")
@@ -201,20 +205,33 @@ def _prepare(item: object, heritage: _Heritage) -> Desired:
     digest = make_digest(manifest)
     metadata['annotations'] = {**(metadata.get('annotations') or {}), DIGEST_ANNOTATION: digest}
     sent = found if version == found.version else dataclasses.replace(found, version=version)
-    return Desired(key, sent, found, manifest, digest, is_owned)
+    return Desired(key, sent, found, manifest, digest, is_owned, generated)
 
 
-def to_json(item: object) -> dict[str, Any]:
-    """Convert a mapping, an object of pykube, or a model of a client to plain JSON."""
+def read(item: object) -> tuple[dict[str, Any], generating.Fields]:
+    """
+    Convert a mapping, an object of pykube, or a model of a client to plain JSON.
+
+    Return it with its generated fields, which have placeholders.
+    """
+    found: list[generating.Generated] = []
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, generating.Generated):
+            found.append(value)
+            return generating.mark(len(found) - 1)
+        return _convert(value)
+
     if not isinstance(item, Mapping):
         item = getattr(item, 'obj', item)
     if not isinstance(item, Mapping) and not _is_model(item):
         raise ManifestError(f"Neither a manifest nor an iterable of manifests: {item!r}"[:200])
     try:
-        copy: dict[str, Any] = json.loads(_encode(item))
+        encoder = json.JSONEncoder(allow_nan=False, default=convert)
+        copy: dict[str, Any] = json.loads(encoder.encode(item))
     except (TypeError, ValueError, RecursionError) as e:
         raise ManifestError(f"A manifest is not JSON: {e}") from e
-    return copy
+    return copy, generating.collect(copy, found) if found else {}
 
 
 def _verify_metadata(kind: str, metadata: object) -> None:
@@ -251,6 +268,5 @@ def _convert(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not for JSON.")
 
 
-_encode = json.JSONEncoder(allow_nan=False, default=_convert).encode
 _encode_sorted = json.JSONEncoder(
     sort_keys=True, separators=(',', ':'), allow_nan=False).encode

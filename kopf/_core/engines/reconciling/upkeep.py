@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import tasks
-from kopf._cogs.clients import applying, errors, listing
+from kopf._cogs.clients import applying, errors, generating, listing
 from kopf._cogs.structs import bodies
 from kopf._core.actions import application, brakes, loggers, observers
 from kopf._core.engines.reconciling import children, desired, planning
@@ -136,7 +136,7 @@ class Upkeep:
                         await delete(self.target, known, is_pruned=True)
         except errors.NotLeadingError:
             raise
-        except errors.APIError as e:
+        except (errors.APIError, generating.GenerationError) as e:
             key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
             self.problems.append(f"{key}: {_explain(e, step)}")
 
@@ -165,7 +165,8 @@ class Upkeep:
                                    f"other controller and with no other values in the same fields.")
                 self.hub.store.accept(wanted.watched, applied, wanted.manifest)
         except errors.APIUnprocessableError:
-            if not self.handler.recreate or known is None or not known.is_applied:
+            if not self.handler.recreate or known is None or not known.is_applied or (
+                    wanted.generated):  # the values would be others then
                 raise
             await applying.verify_creation(
                 self.target.client, resource=wanted.resource, manifest=wanted.manifest,
@@ -233,9 +234,9 @@ class Upkeep:
         manifest: Any = wanted.manifest
         if known is not None:
             manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': known.uid}}
-        work = applying.apply(
+        work = generating.apply(
             self.target.client, resource=wanted.resource, manifest=manifest,
-            manager=self._manager, force=force, logger=self.target.logger)
+            fields=wanted.generated, manager=self._manager, force=force, logger=self.target.logger)
         return await self.target.observer.follow(
             observers.Observer.write, work, wanted.resource, manifest, content_type='apply')
 
@@ -280,7 +281,7 @@ def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
     return any(entry.get('manager') != manager for entry in entries)
 
 
-def _explain(e: errors.APIError, step: planning.Step) -> str:
+def _explain(e: Exception, step: planning.Step) -> str:
     text = str(e)
     is_foreign = isinstance(e, errors.APIConflictError) or (
         isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)

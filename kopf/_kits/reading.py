@@ -1,0 +1,155 @@
+"""
+Reading of other objects in handlers, on the connections of the operator.
+"""
+from collections.abc import Mapping
+from typing import Any, TypeVar, overload
+
+from kopf._cogs.clients import errors, listing, scanning
+from kopf._cogs.structs import references
+from kopf._cogs.structs.bodies import Body, RawBody
+from kopf._core.actions import invocation
+from kopf._core.engines.reconciling.applications import Application, Applier, get_applier
+from kopf._core.intents import typedargs
+
+T = TypeVar('T')
+
+Named = str | tuple[str, ...]
+"""A resource by its names, as in decorators: ``'pods'``, ``('apps', 'v1', 'deployments')``."""
+
+Where = str | references.Marker | None
+"""A namespace; or all of them; or that of the object that is being handled."""
+
+
+@overload
+def get(kind: Named, name: str, *, namespace: str | None = None) -> Application[Body | None]: ...
+
+
+@overload
+def get(kind: type[T], name: str, *, namespace: str | None = None) -> Application[T | None]: ...
+
+
+def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[Any]:
+    """
+    Read an object, on the connections of the operator.
+
+    In async handlers: ``obj = await kopf.get('secrets', 'name')``. In sync handlers:
+    ``obj = kopf.get('secrets', 'name').result()``. If the operator keeps the objects of this kind,
+    as for daemons and timers, the result is what the operator knows, without a request.
+
+    :param kind: a resource, as in decorators, in one string or as a tuple: ``'pods'``,
+        ``('apps', 'v1', 'deployments')``; or a class of `kopf.crd`.
+    :param name: the name of the object.
+    :param namespace: the namespace. Default: that of the object that is being handled.
+    :returns: what to await, or to ask for the `result`: a `kopf.Body`, or an instance of the class;
+        or None if there is no such object.
+    :raises LookupError: outside of the handlers of a running operator.
+
+    The request can raise what `kopf.apply` raises; also `ValueError` if there is no namespace, and
+    `kopf.MisfitError` if the object does not fit the class.
+    """
+    applier = get_applier('get')
+    return applier.ask(_get(applier, kind, name, namespace or _get_namespace()))
+
+
+@overload
+def list_(
+        kind: Named, *, namespace: Where = None, labels: Mapping[str, str] | None = None,
+) -> Application[list[Body]]: ...
+
+
+@overload
+def list_(
+        kind: type[T], *, namespace: Where = None, labels: Mapping[str, str] | None = None,
+) -> Application[list[T]]: ...
+
+
+def list_(
+        kind: Any, *, namespace: Any = None, labels: Mapping[str, str] | None = None,
+) -> Application[list[Any]]:
+    """
+    Read all objects of a kind, in the same way as by `kopf.get`.
+
+    :param kind: a resource, or a class of `kopf.crd`, as in `kopf.get`.
+    :param namespace: the namespace; or `kopf.EVERYTHING`: all namespaces. Default: that of the
+        object that is being handled, or all if it has none.
+    :param labels: the labels that the objects must have, with their values. Default: any.
+    :returns: what to await, or to ask for the `result`: the list of the objects.
+    :raises LookupError: outside of the handlers of a running operator.
+    """
+    applier = get_applier('list_')
+    where = None if namespace is references.EVERYTHING else namespace or _get_namespace()
+    return applier.ask(_list(applier, kind, where, labels or {}))
+
+
+def _get_namespace() -> str | None:
+    body = invocation.kwargs_var.get({}).get('body')
+    return None if body is None else body.metadata.namespace
+
+
+async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) -> Any:
+    resource = await _find(applier, kind)
+    if resource.namespaced and namespace is None:
+        raise ValueError(f"{resource} {name!r} needs a namespace. Pass it as namespace=.")
+    where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
+    known = _recall(applier, resource, where, name)
+    raw = known[0] if known else await listing.find_object(
+        applier.client, settings=listing.select_only(applier.client.settings), resource=resource,
+        namespace=where, name=name)
+    return None if raw is None else _decode(kind, raw)
+
+
+async def _list(
+        applier: Applier, kind: Any, namespace: str | None, labels: Mapping[str, str],
+) -> list[Any]:
+    resource = await _find(applier, kind)
+    where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
+    found = _recall(applier, resource, where, None)
+    if found is None:
+        found = []
+        selector = ','.join(f'{key}={value}' for key, value in labels.items())
+        async for page in listing.list_objects(
+                applier.client, resource=resource, namespace=where,
+                settings=listing.select_only(applier.client.settings, selector)):
+            found = [*(() if page.restarted else found), *page.items]
+    return [_decode(kind, raw) for raw in found if labels.items() <= (
+        raw['metadata'].get('labels') or {}).items()]
+
+
+def _recall(
+        applier: Applier, resource: references.Resource, namespace: str | None, name: str | None,
+) -> list[RawBody] | None:
+    """Get what is known of the objects, if it is all: with shards, nobody knows all."""
+    [recall, *others] = applier.memories or [lambda *_: None]
+    return None if others else recall(resource, namespace, name)
+
+
+async def _find(applier: Applier, kind: Any) -> references.Resource:
+    """
+    Find the resource in the cluster.
+
+    :raises APINotFoundError: if there is none.
+    """
+    selector = references.Selector(*kind) if isinstance(kind, tuple) else references.Selector(kind)
+    found = applier.found.get(selector)
+    if found is None:
+        groups = None if selector.group is None else [selector.group]
+        findings = await scanning.scan(applier.client, groups=groups)
+        fitting = selector.select(findings.resources)
+        if len(fitting) > 1:
+            raise ValueError(f"{kind!r} is ambiguous: {', '.join(map(str, fitting))}.")
+        if not fitting:
+            raise errors.APINotFoundError(f"There is no {kind!r} in the cluster.", status=404)
+        [found] = fitting
+        applier.found[selector] = found
+    return found
+
+
+def _decode(kind: Any, raw: RawBody) -> Any:
+    body = Body(raw)
+    if not isinstance(kind, type):
+        return body
+    from kopf._kits.typed import binding  # only for typed kinds
+    decoded = binding.make_decoder(kind, ())(body)
+    if isinstance(decoded, typedargs.Misfit):
+        raise typedargs.MisfitError(*decoded.reasons)
+    return decoded
