@@ -37,7 +37,15 @@ from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Obj
 from kopf._kits.sandbox.storage import Change
 from kopf._kits.sandbox.upstreams import Upstream
-from kopf._kits.testing import apis, clients, operators, processes, reporting, snapshots
+from kopf._kits.testing import (
+    apis,
+    clients,
+    externals,
+    operators,
+    processes,
+    reporting,
+    snapshots,
+)
 
 Source = str | os.PathLike[str] | types.ModuleType
 Scenario = Callable[[clients.Client], Awaitable[None]]
@@ -94,6 +102,7 @@ class Setup:
     rest: float
     limit: float
     real_limit: float
+    external: Sequence[externals.System] = ()
     origin: datetime.datetime = processes.ORIGIN
     """The wall time at the beginning."""
 
@@ -113,11 +122,12 @@ class Replica:
         return self.process.run(lambda: self.process.loop.create_task(self.operator.stop()))
 
 
-class Run:
+class Run(externals.Observer):
     """
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
-    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``problems``,
+    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``calls_out``
+    of external systems with their ``answers``, the ``problems``,
     the ``errors`` in the log of the operator, the ``calls`` of each handler for each object, and
     the final ``snapshot``.
     """
@@ -130,6 +140,11 @@ class Run:
         self.writes: list[str] = []
         self.effects: list[str] = []
         """What each write has changed, in words."""
+        self.calls_out: list[str] = []
+        self.answers: list[str] = []
+        """What each call was answered, in words."""
+        self.duplicates: list[str] = []
+        """Of which things there are several in external systems, in words."""
         self.problems: list[str] = []
         self.errors: list[str] = []
         self.calls: dict[str, int] = {}
@@ -143,6 +158,9 @@ class Run:
         self.sandbox = ObservedSandbox(self, upstream=upstream)
         self._lag: Lag | None = None
         self._restarting: list[asyncio.Task[None]] = []
+        self._things: list[tuple[str, Obj]] = []
+        """What is in the external systems in the end, as objects."""
+        self._context = contextvars.copy_context()
         self._numbers: dict[int, int] = {}
         """The numbers of the writes that are being carried out, by the ids of their targets."""
         self._latest = 0.0
@@ -176,6 +194,14 @@ class Run:
         """Decide what happens to the response to a write that was carried out."""
         return None
 
+    def hit_call(self, number: int) -> externals.Strike:
+        """Decide what happens to a call of an external system, the first of which is 1."""
+        return None
+
+    def hit_answer(self, number: int, request: externals.Request) -> faults.Fault | None:
+        """Decide what happens to the answer of an external system to a call."""
+        return None
+
     # The story.
 
     def note(self, text: str, process: processes.Process | None = None) -> None:
@@ -201,7 +227,7 @@ class Run:
 
     def take_snapshot(self) -> snapshots.Snapshot:
         """Take a snapshot of the cluster as it is now."""
-        return snapshots.take(self.sandbox.dump(), ignore=self.setup.ignore)
+        return snapshots.take([*self.sandbox.dump(), *self._things], ignore=self.setup.ignore)
 
     # The course of things.
 
@@ -210,7 +236,11 @@ class Run:
         handler = _LogHandler(self)
         logging.getLogger().addHandler(handler)
         try:
-            async with self.sandbox:
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(self.sandbox)
+                for system in self.setup.external:
+                    await stack.enter_async_context(system)
+                    system.observer = self
                 await self.sandbox.load(*self.setup.load)
                 self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
                 async with self._api.client:
@@ -234,6 +264,7 @@ class Run:
                 await scenario(self._api.client)
                 await self.wait_rest()
                 await self.close()
+                await self._look_outside()
         except TimeoutError:
             latest = f" The latest write: {self.writes[-1]}" if self.writes else ''
             self.problems.append(f"There is no rest in {self.setup.limit:g} seconds.{latest}")
@@ -243,6 +274,14 @@ class Run:
             for task in self._restarting:
                 task.cancel()
         self.conclude()
+
+    async def _look_outside(self) -> None:
+        """See what is in the external systems."""
+        for system in self.setup.external:
+            things, duplicates = await system.survey()
+            self._things += things
+            self.duplicates += duplicates
+        self.problems += self.duplicates
 
     async def wait_rest(self) -> None:
         """Wait until nothing was written for long enough."""
@@ -349,7 +388,29 @@ class Run:
 
     def change(self, action: Coroutine[Any, Any, None]) -> None:
         """Change the replicas in the background; there is no rest before this has ended."""
-        self._restarting.append(self.loop.create_task(action))
+        self._restarting.append(self.loop.create_task(action, context=self._context.copy()))
+
+    # The external systems.
+
+    def meet_call(self, request: externals.Request) -> externals.Strike:
+        # The process of a thread is unknown: it is not the test, which has its client in the loop.
+        is_own = bool(self._replicas) if request.is_threaded else self._is_own(request.process)
+        if self._is_over or not is_own:
+            return None
+        self.calls_out.append(request.text)
+        self.answers.append("no answer")
+        request.number = len(self.calls_out)
+        self.note(f"call {request.number}: {request.text}", request.process)
+        if not request.is_read:
+            self._latest = self.loop.time()
+        return self.hit_call(request.number)
+
+    def meet_answer(
+            self, request: externals.Request, answer: externals.Answer) -> faults.Fault | None:
+        if request.number is None:
+            return None
+        self.answers[request.number - 1] = reporting.describe_answer(answer.status, answer.body)
+        return None if self._is_over else self.hit_answer(request.number, request)
 
     # The API server.
 
