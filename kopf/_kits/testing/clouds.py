@@ -181,7 +181,7 @@ class FakeCloud(externals.System):
     # The system itself.
 
     def locate(self, request: Request) -> Target:
-        kind, key, query = _parse(request.path)
+        kind, key, _ = _parse(request.path)
         verb = VERBS.get(request.method) or ('get' if key else 'list')
         return Target(verb=verb, resource=kind, name=key)
 

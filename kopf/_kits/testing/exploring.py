@@ -218,7 +218,7 @@ def explore(
             ["The scenario fails without faults:", *origin.problems, *origin.story]))
     planned = [chosen] if chosen is not None else list(_plan(strikes, origin))
     writes = _describe("write", origin.writes, origin.effects)
-    calls = _describe("call", origin.calls_out, origin.answers)
+    calls = _describe("call", origin.external_calls, origin.answers)
     findings: list[Finding] = []
     for count, strike in enumerate(planned, start=1):
         reporting.show_progress(f"Exploring: run {count} of {len(planned)}, {strike} …")
@@ -235,15 +235,14 @@ def explore(
     reporting.show_progress('')
     if findings:
         raise ExplorationError(findings, runs=count)
-    return Exploration(len(planned), tuple(origin.writes), tuple(origin.calls_out))
+    return Exploration(len(planned), tuple(origin.writes), tuple(origin.external_calls))
 
 
 def _plan(kinds: Collection[str], origin: runs.Run) -> Iterator[Strike]:
     for kind in kinds:
-        for number in range(1, len(origin.writes) + 1) if not kind.startswith('call-') else ():
-            yield Strike(kind, number)
-        for number, call in enumerate(origin.calls_out if kind.startswith('call-') else (), start=1):
-            if kind != 'call-stale' or call.startswith(externals.READS):
+        items = origin.external_calls if kind.startswith('call-') else origin.writes
+        for number, item in enumerate(items, start=1):
+            if kind != 'call-stale' or item.startswith(externals.READS):
                 yield Strike(kind, number)
 
 

@@ -52,9 +52,6 @@ class Request:
     body: bytes = b''
     is_threaded: bool = False
     """Whether the client can be in a thread, as it is not in the event loop."""
-    process: processes.Process | None = dataclasses.field(
-        default_factory=lambda: processes.peer.get() or processes.current.get())
-    """Whose call it is; None if it is of the test, or of a client that is not in the loop."""
 
     number: int | None = None
     """Its number, if its observer counts it."""
@@ -145,7 +142,7 @@ class System(abc.ABC):
         self._kept = list(self.faults)
         for fault in self._kept:
             fault.rewind()
-        server = web.Server(self._respond, handler_cancellation=True, access_log=None)
+        server = web.Server(self._respond, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         sock = socket.create_server(('127.0.0.1', self._port), reuse_port=True)
@@ -155,6 +152,7 @@ class System(abc.ABC):
     async def __aexit__(self, *_: object) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+        self.observer = None
         self.faults.clear()
         for fault in self._kept:
             self.faults.add(fault)

@@ -7,8 +7,9 @@ operating system, so the loop knows whether anything is in transit.
 import asyncio
 import collections
 import contextvars
+import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 HIGH_WATER = 256 * 1024
 """How many bytes can be in transit to one side before the other side must pause."""
@@ -54,6 +55,11 @@ class Pipe(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == 'socket' and type(self._protocol).__module__.startswith('anyio.'):
+            return _Ends(super().get_extra_info('peername'), super().get_extra_info('sockname'))
+        return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:
         return self._closing
@@ -178,6 +184,22 @@ class Pipe(asyncio.Transport):
             self._incoming.clear()
             self._size = 0
             self._protocol.connection_lost(None)
+
+
+class _Ends(NamedTuple):
+    """What anyio, which is in httpx, asks of the socket that it demands of each connection."""
+    peer: tuple[str, int]
+    own: tuple[str, int]
+    family: socket.AddressFamily = socket.AF_UNSPEC
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.peer
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.own
+
+    def fileno(self) -> int:
+        return -1
 
 
 def connect(

@@ -126,8 +126,8 @@ class Run(externals.Observer):
     """
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
-    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``calls_out``
-    of external systems with their ``answers``, the ``problems``,
+    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``external_calls``
+    (of external systems) with their ``answers``, the ``problems``,
     the ``errors`` in the log of the operator, the ``calls`` of each handler for each object, and
     the final ``snapshot``.
     """
@@ -140,7 +140,7 @@ class Run(externals.Observer):
         self.writes: list[str] = []
         self.effects: list[str] = []
         """What each write has changed, in words."""
-        self.calls_out: list[str] = []
+        self.external_calls: list[str] = []
         self.answers: list[str] = []
         """What each call was answered, in words."""
         self.duplicates: list[str] = []
@@ -160,6 +160,8 @@ class Run(externals.Observer):
         self._restarting: list[asyncio.Task[None]] = []
         self._things: list[tuple[str, Obj]] = []
         """What is in the external systems in the end, as objects."""
+        self._places: list[int] = []
+        """Where in the story the calls of external systems are."""
         self._context = contextvars.copy_context()
         self._numbers: dict[int, int] = {}
         """The numbers of the writes that are being carried out, by the ids of their targets."""
@@ -393,14 +395,16 @@ class Run(externals.Observer):
     # The external systems.
 
     def meet_call(self, request: externals.Request) -> externals.Strike:
-        # The process of a thread is unknown: it is not the test, which has its client in the loop.
-        is_own = bool(self._replicas) if request.is_threaded else self._is_own(request.process)
+        process = processes.peer.get() or processes.current.get()
+        # A thread is of the operator, as the test is in the loop; but maybe of a killed process.
+        is_own = bool(self._replicas) if request.is_threaded else self._is_own(process)
         if self._is_over or not is_own:
             return None
-        self.calls_out.append(request.text)
+        self.external_calls.append(request.text)
         self.answers.append("no answer")
-        request.number = len(self.calls_out)
-        self.note(f"call {request.number}: {request.text}", request.process)
+        request.number = len(self.external_calls)
+        self.note(f"call {request.number}: {request.text}", process)
+        self._places.append(len(self.story) - 1)
         if not request.is_read:
             self._latest = self.loop.time()
         return self.hit_call(request.number)
@@ -409,7 +413,9 @@ class Run(externals.Observer):
             self, request: externals.Request, answer: externals.Answer) -> faults.Fault | None:
         if request.number is None:
             return None
-        self.answers[request.number - 1] = reporting.describe_answer(answer.status, answer.body)
+        text = reporting.describe_answer(answer.status, answer.body)
+        self.answers[request.number - 1] = text
+        self.story[self._places[request.number - 1]] += f": {text}"
         return None if self._is_over else self.hit_answer(request.number, request)
 
     # The API server.
