@@ -66,7 +66,8 @@ def _iter_fields(obj: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]
 def describe_answer(status: int, body: bytes) -> str:
     """Say what an external system has answered, e.g. ``201 {"id": …``."""
     text = ' '.join(body.decode(errors='replace').split())
-    return f"{status} {text[:MAX_ANSWER - 1]}…" if len(text) > MAX_ANSWER else f"{status} {text}"
+    shown = text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER - 1]}…"
+    return f"{status} {shown}".rstrip()
 
 
 def advise(
@@ -95,7 +96,7 @@ def advise(
         return ("A repeated call must write the same values: make them from the handled object, "
                 "not from counters, times, random values, or earlier results.")
     if strike.startswith('refuse') or strike == 'lose' or strike in CALL_ERRORS:
-        return ("Do not give up after an error of an API: let it out of the handler, which is "
+        return ("Do not give up after an error of the API: let it out of the handler, which is "
                 "then called again, or raise kopf.TemporaryError.")
     if strike == 'gap':
         return "Some events are never seen: decide by the current objects, not by the events."

@@ -127,8 +127,8 @@ class Run(externals.Observer):
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
     Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the
-    ``external_calls`` with their ``answers``, the ``problems``, the ``errors`` in the log of the operator, the ``calls`` of each handler for each object, and
-    the final ``snapshot``.
+    ``external_calls`` with their ``answers``, the ``problems``, the ``errors`` in the log of the
+    operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
     """
 
     loop: processes.SeededLoop
