@@ -7,17 +7,17 @@ import collections
 import json
 import math
 import random
-import urllib.parse
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import aiohttp
 import multidict
 import yarl
+from aiohttp import web
 
 from kopf._kits.sandbox.requests import Target
 from kopf._kits.testing import externals
-from kopf._kits.testing.externals import Answer, Request, Thing, answer
+from kopf._kits.testing.externals import Call, Thing
 
 STALENESS = 10.0
 """How much older (seconds) the state is with which a call is answered that is hit by staleness."""
@@ -94,10 +94,15 @@ class FakeCloud(externals.System):
 
         For a test: ``assert not cloud.duplicates``.
         """
-        return self.find_duplicates({kind: self.things(kind) for kind in self._things})
+        return {
+            key: things for key, things in self._group(self._list()).items()
+            if things[1:] and key[1] is not None}
 
-    async def list_things(self) -> Mapping[str, list[Thing]]:
-        return {kind: self.things(kind) for kind in self._things}
+    async def list_things(self) -> list[tuple[str, Thing]]:
+        return self._list()
+
+    def _list(self) -> list[tuple[str, Thing]]:
+        return [(kind, thing) for kind in self._things for thing in self.things(kind)]
 
     # For operators and tests: calls.
 
@@ -121,12 +126,7 @@ class FakeCloud(externals.System):
         :param kind: the kind.
         :param key: the id of the thing.
         """
-        try:
-            thing: Thing = await self._call('GET', kind, key)
-        except aiohttp.ClientResponseError as e:
-            if e.status == 404:
-                return None
-            raise
+        thing: Thing | None = await self._call('GET', kind, key, absent=404)
         return thing
 
     async def find(self, kind: str, **fields: str) -> list[Thing]:
@@ -163,78 +163,77 @@ class FakeCloud(externals.System):
 
     async def _call(
             self, method: str, *parts: str, query: Mapping[str, str] | None = None,
-            body: Mapping[str, Any] | None = None, token: str | None = None,
+            body: Mapping[str, Any] | None = None, token: str | None = None, absent: int = 0,
     ) -> Any:
-        path = '/'.join(['', *(urllib.parse.quote(part, safe='') for part in parts)])
-        request = Request(
-            method, f'{path}?{urllib.parse.urlencode(query)}' if query else path,
-            {} if token is None else {externals.TOKEN: token},
-            b'' if body is None else json.dumps(body).encode())
-        result = await self.perform(request)
+        url = yarl.URL('/').joinpath(*parts).with_query(query)
+        result = await self.perform(Call(
+            method, str(url), {} if token is None else {externals.TOKEN: token},
+            b'' if body is None else json.dumps(body).encode()))
+        if result.status == absent:
+            return None
         if result.status >= 400:
-            headers = multidict.CIMultiDictProxy(multidict.CIMultiDict(result.headers))
-            info = aiohttp.RequestInfo(yarl.URL(request.path), method, headers)
+            headers = multidict.CIMultiDictProxy(result.headers)
             raise aiohttp.ClientResponseError(
-                info, (), status=result.status, headers=headers, message=result.body.decode())
-        return result.decode()
+                aiohttp.RequestInfo(url, method, headers), (), status=result.status,
+                headers=headers, message=result.text or '')
+        return externals.decode(result)
 
     # The system itself.
 
-    def locate(self, request: Request) -> Target:
-        kind, key, _ = _parse(request.path)
-        verb = VERBS.get(request.method) or ('get' if key else 'list')
+    def locate(self, call: Call) -> Target:
+        kind, key, _ = _parse(call.path)
+        verb = VERBS.get(call.method) or ('get' if key else 'list')
         return Target(verb=verb, resource=kind, name=key)
 
-    async def handle(self, request: Request, *, is_stale: bool) -> Answer:
+    async def handle(self, call: Call, *, is_stale: bool) -> web.Response:
         now = asyncio.get_running_loop().time()
         while self._served and self._served[0] <= now - 1:
             self._served.popleft()
         if self.rate is not None and len(self._served) >= self.rate:
             wait = math.ceil(self._served[0] + 1 - now)
-            return answer(429, {'error': 'too many calls'}, {'Retry-After': str(wait)})
+            return web.json_response(
+                {'error': 'too many calls'}, status=429, headers={'Retry-After': str(wait)})
         self._served.append(now)
-        kind, key, query = _parse(request.path)
+        kind, key, query = _parse(call.path)
         lag = max(self.consistency, STALENESS) if is_stale else self.consistency
         try:
-            fields = json.loads(request.body or b'{}')
-            if not isinstance(fields, dict):
-                raise ValueError("not an object")
-        except ValueError as e:
-            return answer(400, {'error': f'{e}'})
-        match request.method:
+            fields = dict(json.loads(call.body or b'{}'))
+        except (TypeError, ValueError) as e:
+            return _answer(400, {'error': f'{e}'})
+        match call.method:
             case 'POST' if kind and not key:
-                return self._create(kind, fields, request.headers.get(externals.TOKEN), now)
+                return self._create(kind, fields, call.token, now)
             case 'GET' if kind and not key:
-                return answer(200, {'items': [
+                return _answer(200, {'items': [
                     thing for thing in self._iter_things(kind, now - lag)
                     if all(str(thing.get(name)) == value for name, value in query.items())]})
             case 'GET':
                 thing = self._look(kind, key, now - lag)
-                return answer(404, {'error': 'not found'}) if thing is None else answer(200, thing)
+                return _answer(200, thing) if thing else _answer(404, {'error': 'not found'})
             case 'PATCH' | 'PUT' | 'DELETE' if key:
-                return self._change(request.method, kind, key, fields, now)
-        return answer(405, {'error': 'not allowed'})
+                return self._change(call.method, kind, key, fields, now)
+        return _answer(405, {'error': 'not allowed'})
 
-    def _create(self, kind: str, fields: Thing, token: str | None, now: float) -> Answer:
+    def _create(self, kind: str, fields: Thing, token: str | None, now: float) -> web.Response:
         if self.idempotent and token is not None:
             known = self._look(kind, self._ids.get((kind, token), ''), math.inf)
             if known is not None:
-                return answer(200, known)
+                return _answer(200, known)
         key = f'{self._random.getrandbits(64):016x}'
         if token is not None:
             self._ids[kind, token] = key
         thing = {**fields, 'id': key}
         self._things.setdefault(kind, {})[key] = [_Version(now, thing)]
-        return answer(201, thing)
+        return _answer(201, thing)
 
-    def _change(self, method: str, kind: str, key: str, fields: Thing, now: float) -> Answer:
+    def _change(self, method: str, kind: str, key: str, fields: Thing, now: float) -> web.Response:
         thing = self._look(kind, key, math.inf)
         if thing is None:
-            return answer(404, {'error': 'not found'})
+            return _answer(404, {'error': 'not found'})
         changed = None if method == 'DELETE' else {
             **(thing if method == 'PATCH' else {}), **fields, 'id': key}
         self._things[kind][key].append(_Version(now, changed))
-        return Answer(204) if changed is None else answer(200, changed)
+        return web.Response(status=204) if changed is None else _answer(200, changed)
 
     def _look(self, kind: str, key: str, time: float) -> Thing | None:
         """Get a thing as it was at a time; None if it was not there."""
@@ -254,7 +253,10 @@ class _Version(NamedTuple):
 
 
 def _parse(path: str) -> tuple[str, str, dict[str, str]]:
-    parts = urllib.parse.urlsplit(path)
-    kind, _, key = parts.path.strip('/').partition('/')
-    query = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
-    return urllib.parse.unquote(kind), urllib.parse.unquote(key), query
+    url = yarl.URL(path, encoded=True)
+    _, kind, key, *_ = [*url.parts, '', '']
+    return kind, key, dict(url.query)
+
+
+def _answer(status: int, body: Thing) -> web.Response:
+    return web.json_response(body, status=status)

@@ -137,7 +137,7 @@ class Exploration:
     """
     What was explored: the number of runs, and the writes of the operator without faults.
 
-    ``calls`` are its calls of external systems.
+    ``calls`` are its calls of external systems, with the answers.
     """
     runs: int
     writes: Sequence[str]
@@ -217,8 +217,11 @@ def explore(
         raise AssertionError('\n'.join(
             ["The scenario fails without faults:", *origin.problems, *origin.story]))
     planned = [chosen] if chosen is not None else list(_plan(strikes, origin))
-    writes = _describe("write", origin.writes, origin.effects)
-    calls = _describe("call", origin.external_calls, origin.answers)
+    writes = [
+        f"write {number}: {write}: {effect}"
+        for number, (write, effect) in enumerate(
+            zip(origin.writes, origin.effects, strict=True), start=1)]
+    calls = [f"call {number}: {call}" for number, call in enumerate(origin.external_calls, start=1)]
     findings: list[Finding] = []
     for count, strike in enumerate(planned, start=1):
         reporting.show_progress(f"Exploring: run {count} of {len(planned)}, {strike} …")
@@ -244,12 +247,6 @@ def _plan(kinds: Collection[str], origin: runs.Run) -> Iterator[Strike]:
         for number, item in enumerate(items, start=1):
             if kind != 'call-stale' or item.startswith(externals.READS):
                 yield Strike(kind, number)
-
-
-def _describe(what: str, items: Sequence[str], effects: Sequence[str]) -> list[str]:
-    return [
-        f"{what} {number}: {item}: {effect}"
-        for number, (item, effect) in enumerate(zip(items, effects, strict=True), start=1)]
 
 
 class _StruckRun(runs.Run):
@@ -282,8 +279,9 @@ class _StruckRun(runs.Run):
         if strike is None or strike.is_call or strike.number != number:
             return None
         self._revision = self.revision
-        if not strike.kind.startswith('refuse'):
-            return None
+        return self._refuse(strike) if strike.kind.startswith('refuse') else None
+
+    def _refuse(self, strike: Strike) -> faults.Fault:
         self._announce()
         return faults.Fault(action='refuse', status=int(strike.kind.rpartition('-')[2]))
 
@@ -294,8 +292,7 @@ class _StruckRun(runs.Run):
         self._announce()
         match strike.kind:
             case 'crash':
-                self.kill()
-                self.change(self.restart())
+                self._crash()
             case 'stale':
                 self.kill()
                 self.change(self._restart_stale())
@@ -312,35 +309,36 @@ class _StruckRun(runs.Run):
 
     def hit_call(self, number: int) -> externals.Strike:
         strike = self._strike
-        if strike is None or not strike.is_call or strike.number != number:
+        if strike is None or strike.number != number:
             return None
         match strike.kind:
             case 'call-before':
                 self._announce()
-                self.kill()
-                self.change(self.restart())
+                self._crash()
                 return faults.Fault(action='drop')
             case 'call-stale':
                 self._announce()
                 return 'stale'
             case 'call-429' | 'call-500':
-                self._announce()
-                return faults.Fault(action='refuse', status=int(strike.kind[-3:]))
+                return self._refuse(strike)
         return None
 
-    def hit_answer(self, number: int, request: externals.Request) -> faults.Fault | None:
+    def hit_answer(self, call: externals.Call) -> faults.Fault | None:
         strike = self._strike
-        if strike is None or not strike.is_call or strike.number != number:
+        if strike is None or not strike.is_call or strike.number != call.number:
             return None
         self._announce()
         match strike.kind:
             case 'call-after':
-                self.kill()
-                self.change(self.restart())
-            case 'call-timeout' if not request.is_threaded:  # the time stands still for threads
+                self._crash()
+            case 'call-timeout' if not call.is_threaded:  # the time stands still for threads
                 self.change(asyncio.sleep(CALL_TIMEOUT))
                 return faults.Fault(action='slow', seconds=CALL_TIMEOUT)
         return faults.Fault(action='lose')
+
+    def _crash(self) -> None:
+        self.kill()
+        self.change(self.restart())
 
     def _announce(self) -> None:
         assert self._strike is not None

@@ -4,12 +4,11 @@ can hit it. `clouds` are systems to test against, `intercepting` stands between 
 """
 import abc
 import asyncio
-import collections
 import dataclasses
 import json
 import socket
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NoReturn, Self
 
 from aiohttp import web
@@ -28,102 +27,79 @@ Strike = faults.Fault | Literal['stale'] | None
 """What hits a call: a fault, or that it is answered with an older state."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Call:
-    """A call of an external system: when (seconds, by the loop), what, and what was answered."""
-    time: float
+    """A call of an external system, and what was answered."""
     method: str
     path: str
     """The path with the query."""
-    token: str | None
-    """The idempotency key, if there is one."""
-    status: int | None
-    """The HTTP status of the answer; None if the system has not got the call, or is silent."""
-    answer: Any = None
-    """The body of the answer: decoded JSON, or text."""
-
-
-@dataclasses.dataclass(eq=False)
-class Request:
-    """A call that is not answered yet."""
-    method: str
-    path: str
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     body: bytes = b''
+    time: float = dataclasses.field(default_factory=lambda: asyncio.get_running_loop().time())
+    """When the system has got it (seconds, by the event loop)."""
+    status: int | None = None
+    """The HTTP status of the answer; None if there is none, or none yet."""
+    answer: Any = None
+    """The body of the answer: decoded JSON, or text."""
     is_threaded: bool = False
     """Whether the client can be in a thread, as it is not in the event loop."""
-
     number: int | None = None
-    """Its number, if its observer counts it."""
+    """Its number, if it is explored."""
+
+    @property
+    def token(self) -> str | None:
+        """The idempotency key, if there is one."""
+        return self.headers.get(TOKEN)
 
     @property
     def text(self) -> str:
+        """The method and the path."""
         return f'{self.method} {self.path}'
 
-    @property
-    def is_read(self) -> bool:
-        return self.method in READS
+
+def decode(answer: web.Response) -> Any:
+    """Decode the body of an answer: JSON, or text."""
+    body = get_body(answer)
+    try:
+        return json.loads(body) if body else None
+    except ValueError:
+        return body.decode(errors='replace')
 
 
-@dataclasses.dataclass(frozen=True)
-class Answer:
-    status: int
-    body: bytes = b''
-    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def decode(self) -> Any:
-        try:
-            return json.loads(self.body) if self.body else None
-        except ValueError:
-            return self.body.decode(errors='replace')
-
-
-def answer(status: int, body: Any, headers: Mapping[str, str] | None = None) -> Answer:
-    """Answer with JSON."""
-    return Answer(status, json.dumps(body).encode(), {
-        'Content-Type': 'application/json', **(headers or {})})
-
-
-class Observer(abc.ABC):
-    """Follows the calls of an external system, and decides what hits them."""
-
-    @abc.abstractmethod
-    def meet_call(self, request: Request) -> Strike:
-        """Note a call that has arrived; return what hits it."""
-
-    @abc.abstractmethod
-    def meet_answer(self, request: Request, answer: Answer) -> faults.Fault | None:
-        """Note the answer to a call; return what hits the answer."""
+def get_body(answer: web.Response) -> bytes:
+    return answer.body if isinstance(answer.body, bytes) else b''
 
 
 class System(abc.ABC):
     """
     An external system at an ``url``, which is served for the block of ``async with``.
 
-    ``calls`` are the calls since the beginning of the block, ``faults`` what hits them.
+    ``calls`` are the calls since the beginning of the block, ``faults`` what hits them. Whoever
+    explores replaces ``meet_call`` and ``meet_answer``, which see each call, and hit it, too.
     """
 
     def __init__(self, *, unique: str) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.faults: faults.Faults = faults.Faults()
-        self.observer: Observer | None = None
+        self.meet_call: Callable[[Call], Strike] = lambda _: None
+        self.meet_answer: Callable[[Call, web.Response], faults.Fault | None] = lambda *_: None
         self._unique = unique
         self._port = 0
-        self._runner: web.ServerRunner | None = None
+        self._runner: web.ServerRunner
         self._kept: Sequence[faults.Fault] = ()
 
     @abc.abstractmethod
-    async def handle(self, request: Request, *, is_stale: bool) -> Answer:
+    async def handle(self, call: Call, *, is_stale: bool) -> web.Response:
         """Carry out a call. If ``is_stale``, answer with an older state."""
 
-    @abc.abstractmethod
-    def locate(self, request: Request) -> Target:
+    def locate(self, call: Call) -> Target:
         """Say what a call is about, for the patterns of faults."""
+        return Target(verb=call.method.lower(), path=call.path.partition('?')[0])
 
     @abc.abstractmethod
-    async def list_things(self) -> Mapping[str, Sequence[Thing]]:
-        """Get all things by their kinds, as they are now. This is no call."""
+    async def list_things(self) -> Iterable[tuple[str, Thing]]:
+        """Get all things with their kinds, as they are now. This is no call."""
 
     @property
     def url(self) -> str:
@@ -150,96 +126,80 @@ class System(abc.ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-        self.observer = None
+        await self._runner.cleanup()
         self.faults.clear()
         for fault in self._kept:
             self.faults.add(fault)
 
-    async def perform(self, request: Request) -> Answer:
+    async def perform(self, call: Call) -> web.Response:
         """
         Let the system carry out a call, and faults hit it.
 
         :raises ConnectionError: if the connection breaks.
         """
-        now, token = asyncio.get_running_loop().time(), request.headers.get(TOKEN)
-        try:
-            result = await self._carry_out(request)
-        except ConnectionError:
-            self.calls.append(Call(now, request.method, request.path, token, None))
-            raise
-        self.calls.append(Call(
-            now, request.method, request.path, token, result.status, result.decode()))
-        lost = None if self.observer is None else self.observer.meet_answer(request, result)
-        found = self.faults.hitting(self.locate(request), 'lose', 'slow')
-        for fault in found if lost is None else [lost, *found]:
+        self.calls.append(call)
+        result = await self._carry_out(call)
+        call.status, call.answer = result.status, decode(result)
+        lost = self.meet_answer(call, result)
+        for fault in [lost] if lost else self.faults.hitting(self.locate(call), 'lose', 'slow'):
             if fault.action == 'lose':
                 await hang_up()
             await asyncio.sleep(fault.seconds)
         return result
 
-    async def _carry_out(self, request: Request) -> Answer:
-        strike = None if self.observer is None else self.observer.meet_call(request)
-        found = self.faults.hitting(self.locate(request), 'delay', 'refuse', 'drop')
-        for fault in [strike, *found] if isinstance(strike, faults.Fault) else found:
+    async def _carry_out(self, call: Call) -> web.Response:
+        strike = self.meet_call(call)
+        found = self.faults.hitting(self.locate(call), 'delay', 'refuse', 'drop')
+        for fault in [strike] if isinstance(strike, faults.Fault) else found:
             match fault.action:
                 case 'delay':
                     await asyncio.sleep(fault.seconds)
                 case 'refuse':
-                    seconds = fault.error().retry_after
-                    return answer(
-                        fault.status, {'error': "refused on demand"},
-                        {} if seconds is None else {'Retry-After': str(seconds)})
+                    wait = fault.error().retry_after
+                    return web.json_response(
+                        {'error': "refused on demand"}, status=fault.status,
+                        headers={'Retry-After': str(wait)} if wait else {})
                 case _:
                     await hang_up()
-        return await self.handle(request, is_stale=strike == 'stale')
+        return await self.handle(call, is_stale=strike == 'stale')
 
     async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
         is_threaded = processes.connection.get() is None
-        request = Request(
+        call = Call(
             http.method, http.raw_path, http.headers, await http.read(), is_threaded=is_threaded)
         try:
-            result = await self.perform(request)
+            result = await self.perform(call)
         except ConnectionError:
             if http.transport is not None:
                 http.transport.abort()
             return web.Response()  # to nobody
-        response = web.Response(
-            status=result.status, body=result.body, headers=result.headers)
         if is_threaded:
-            response.force_close()  # or virtual time would wait for more calls
-        return response
+            result.force_close()  # or virtual time would wait for more calls
+        return result
 
-    async def survey(self) -> tuple[list[tuple[str, Thing]], list[str]]:
+    async def survey(self, told: list[str]) -> list[tuple[str, Thing]]:
         """
         Get all things, as objects with the plural names of their kinds, and tell the duplicates.
 
-        Those that are told already are left out of the things.
+        Those that are told are left out.
         """
-        things = await self.list_things()
-        told, surplus = [], set()
-        for (kind, value), items in self.find_duplicates(things).items():
-            ids = [str(thing.get('id')) for thing in items]
-            surplus |= {id(thing) for thing in items[1:]}
-            told.append(
-                f"There are {len(items)} {kind} for one {self._unique}, {value!r}: "
-                f"{', '.join(ids)}.")
-        return [
-            (kind, {**thing, 'metadata': {
-                'name': str(thing.get(self._unique, '*')), 'uid': str(thing.get('id'))}})
-            for kind, items in things.items() for thing in items if id(thing) not in surplus], told
+        found = []
+        for (kind, value), items in self._group(await self.list_things()).items():
+            kept = items if value is None else items[:1]
+            if items[1:] and value is not None:
+                told.append(
+                    f"There are {len(items)} {kind} for one {self._unique}, {value!r}: "
+                    f"{', '.join(str(thing.get('id')) for thing in items)}.")
+            found += [(kind, {**thing, 'metadata': {
+                'name': f'{value}', 'uid': str(thing.get('id'))}}) for thing in kept]
+        return found
 
-    def find_duplicates(
-            self, things: Mapping[str, Sequence[Thing]],
-    ) -> dict[tuple[str, Any], list[Thing]]:
-        """Find the things that should be only one, by their kinds and their unique values."""
-        found: collections.defaultdict[tuple[str, Any], list[Thing]] = collections.defaultdict(list)
-        for kind, items in things.items():
-            for thing in items:
-                if thing.get(self._unique) is not None:
-                    found[kind, thing[self._unique]].append(thing)
-        return {key: items for key, items in found.items() if len(items) > 1}
+    def _group(self, things: Iterable[tuple[str, Thing]]) -> dict[tuple[str, Any], list[Thing]]:
+        """Group things by their kinds and their unique values, of which None is no value."""
+        found: dict[tuple[str, Any], list[Thing]] = {}
+        for kind, thing in things:
+            found.setdefault((kind, thing.get(self._unique)), []).append(thing)
+        return found
 
 
 async def hang_up() -> NoReturn:

@@ -1,20 +1,20 @@
 """
 Interception: a stand-in for an external system, which passes the calls on to it.
 """
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
 import aiohttp
 import multidict
 import yarl
+from aiohttp import web
 
-from kopf._kits.sandbox.requests import Target
 from kopf._kits.testing import externals
-from kopf._kits.testing.externals import Answer, Request, Thing
+from kopf._kits.testing.externals import Call, Thing
 
-DROPPED = frozenset({
-    'host', 'connection', 'keep-alive', 'transfer-encoding', 'te', 'trailer', 'upgrade',
-    'proxy-authorization', 'content-length'})
+DROPPED = (
+    'host', 'connection', 'keep-alive', 'transfer-encoding', 'te', 'trailer', 'content-length')
 """The headers that are for one connection only."""
 
 Things = Callable[[], Awaitable[Sequence[Thing]]]
@@ -36,8 +36,8 @@ class Interception(externals.System):
         self._target = yarl.URL(url.rstrip('/'), encoded=True)
         self._reset = reset
         self._get_things = things
-        self._session: aiohttp.ClientSession | None = None
-        self._answers: dict[str, Answer] = {}
+        self._session: aiohttp.ClientSession
+        self._answers: dict[str, Callable[[], web.Response]] = {}
         """The latest answers to reads."""
 
     async def __aenter__(self) -> Self:
@@ -50,33 +50,30 @@ class Interception(externals.System):
 
     async def __aexit__(self, *args: object) -> None:
         await super().__aexit__(*args)
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
-    def locate(self, request: Request) -> Target:
-        return Target(verb=request.method.lower(), path=request.path.partition('?')[0])
+    async def list_things(self) -> list[tuple[str, Thing]]:
+        things = () if self._get_things is None else await self._get_things()
+        return [('things', thing) for thing in things]
 
-    async def list_things(self) -> Mapping[str, Sequence[Thing]]:
-        return {} if self._get_things is None else {'things': await self._get_things()}
-
-    async def handle(self, request: Request, *, is_stale: bool) -> Answer:
-        if is_stale and request.text in self._answers:
-            return self._answers[request.text]
-        assert self._session is not None
-        headers = _select(request.headers)
+    async def handle(self, call: Call, *, is_stale: bool) -> web.Response:
+        if is_stale and call.text in self._answers:
+            return self._answers[call.text]()
+        headers = _select(call.headers)
         headers['Accept-Encoding'] = 'identity'
         try:
             async with self._session.request(
-                    request.method, yarl.URL(f'{self._target}{request.path}', encoded=True),
+                    call.method, yarl.URL(f'{self._target}{call.path}', encoded=True),
                     headers=headers, skip_auto_headers=['Content-Type', 'User-Agent'],
-                    data=request.body or None, allow_redirects=False) as response:
-                answer = Answer(
-                    response.status, await response.read(), _select(response.headers))
+                    data=call.body or None, allow_redirects=False) as response:
+                make = functools.partial(
+                    web.Response, status=response.status, body=await response.read(),
+                    headers=_select(response.headers))
         except aiohttp.ClientError as e:
-            return Answer(502, f'{e}'.encode(), {'Content-Type': 'text/plain'})
-        if request.is_read:
-            self._answers[request.text] = answer
-        return answer
+            return web.Response(status=502, text=f'{e}')
+        if call.method in externals.READS:
+            self._answers[call.text] = make
+        return make()
 
 
 def intercept(

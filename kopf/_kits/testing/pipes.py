@@ -8,8 +8,9 @@ import asyncio
 import collections
 import contextvars
 import socket
+import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 HIGH_WATER = 256 * 1024
 """How many bytes can be in transit to one side before the other side must pause."""
@@ -58,7 +59,10 @@ class Pipe(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == 'socket' and type(self._protocol).__module__.startswith('anyio.'):
-            return _Ends(super().get_extra_info('peername'), super().get_extra_info('sockname'))
+            peer, own = super().get_extra_info('peername'), super().get_extra_info('sockname')
+            return types.SimpleNamespace(  # anyio, which is in httpx, demands a socket
+                family=socket.AF_UNSPEC, getpeername=lambda: peer, getsockname=lambda: own,
+                fileno=lambda: -1)
         return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:
@@ -184,22 +188,6 @@ class Pipe(asyncio.Transport):
             self._incoming.clear()
             self._size = 0
             self._protocol.connection_lost(None)
-
-
-class _Ends(NamedTuple):
-    """What anyio, which is in httpx, asks of the socket that it demands of each connection."""
-    peer: tuple[str, int]
-    own: tuple[str, int]
-    family: socket.AddressFamily = socket.AF_UNSPEC
-
-    def getpeername(self) -> tuple[str, int]:
-        return self.peer
-
-    def getsockname(self) -> tuple[str, int]:
-        return self.own
-
-    def fileno(self) -> int:
-        return -1
 
 
 def connect(

@@ -28,6 +28,8 @@ from collections.abc import (
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
+
 from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import inflight, loggers, tracebacks
 from kopf._core.reactor import waiting
@@ -37,15 +39,7 @@ from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Obj
 from kopf._kits.sandbox.storage import Change
 from kopf._kits.sandbox.upstreams import Upstream
-from kopf._kits.testing import (
-    apis,
-    clients,
-    externals,
-    operators,
-    processes,
-    reporting,
-    snapshots,
-)
+from kopf._kits.testing import apis, clients, externals, operators, processes, reporting, snapshots
 
 Source = str | os.PathLike[str] | types.ModuleType
 Scenario = Callable[[clients.Client], Awaitable[None]]
@@ -122,12 +116,12 @@ class Replica:
         return self.process.run(lambda: self.process.loop.create_task(self.operator.stop()))
 
 
-class Run(externals.Observer):
+class Run:
     """
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
     Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the
-    ``external_calls`` with their ``answers``, the ``problems``, the ``errors`` in the log of the
+    ``external_calls``, the ``problems``, the ``errors`` in the log of the
     operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
     """
 
@@ -140,8 +134,7 @@ class Run(externals.Observer):
         self.effects: list[str] = []
         """What each write has changed, in words."""
         self.external_calls: list[str] = []
-        self.answers: list[str] = []
-        """What each call was answered, in words."""
+        """The calls of external systems, with what was answered."""
         self.duplicates: list[str] = []
         """Of which things there are several in external systems, in words."""
         self.problems: list[str] = []
@@ -199,7 +192,7 @@ class Run(externals.Observer):
         """Decide what happens to a call of an external system, the first of which is 1."""
         return None
 
-    def hit_answer(self, number: int, request: externals.Request) -> faults.Fault | None:
+    def hit_answer(self, call: externals.Call) -> faults.Fault | None:
         """Decide what happens to the answer of an external system to a call."""
         return None
 
@@ -241,7 +234,7 @@ class Run(externals.Observer):
                 await stack.enter_async_context(self.sandbox)
                 for system in self.setup.external:
                     await stack.enter_async_context(system)
-                    system.observer = self
+                    system.meet_call, system.meet_answer = self.meet_call, self.meet_answer
                 await self.sandbox.load(*self.setup.load)
                 self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
                 async with self._api.client:
@@ -265,7 +258,9 @@ class Run(externals.Observer):
                 await scenario(self._api.client)
                 await self.wait_rest()
                 await self.close()
-                await self._look_outside()
+                for system in self.setup.external:
+                    self._things += await system.survey(self.duplicates)
+                self.problems += self.duplicates
         except TimeoutError:
             latest = f" The latest write: {self.writes[-1]}" if self.writes else ''
             self.problems.append(f"There is no rest in {self.setup.limit:g} seconds.{latest}")
@@ -275,14 +270,6 @@ class Run(externals.Observer):
             for task in self._restarting:
                 task.cancel()
         self.conclude()
-
-    async def _look_outside(self) -> None:
-        """See what is in the external systems."""
-        for system in self.setup.external:
-            things, duplicates = await system.survey()
-            self._things += things
-            self.duplicates += duplicates
-        self.problems += self.duplicates
 
     async def wait_rest(self) -> None:
         """Wait until nothing was written for long enough."""
@@ -393,29 +380,29 @@ class Run(externals.Observer):
 
     # The external systems.
 
-    def meet_call(self, request: externals.Request) -> externals.Strike:
+    def meet_call(self, call: externals.Call) -> externals.Strike:
+        """Note a call of an external system; return what hits it."""
         process = processes.peer.get() or processes.current.get()
         # A thread is of the operator, as the test is in the loop; but maybe of a killed process.
-        is_own = bool(self._replicas) if request.is_threaded else self._is_own(process)
+        is_own = bool(self._replicas) if call.is_threaded else self._is_own(process)
         if self._is_over or not is_own:
             return None
-        self.external_calls.append(request.text)
-        self.answers.append("no answer")
-        request.number = len(self.external_calls)
-        self.note(f"call {request.number}: {request.text}", process)
+        self.external_calls.append(call.text)
+        call.number = len(self.external_calls)
+        self.note(f"call {call.number}: {call.text}", process)
         self._places.append(len(self.story) - 1)
-        if not request.is_read:
+        if call.method not in externals.READS:
             self._latest = self.loop.time()
-        return self.hit_call(request.number)
+        return self.hit_call(call.number)
 
-    def meet_answer(
-            self, request: externals.Request, answer: externals.Answer) -> faults.Fault | None:
-        if request.number is None:
+    def meet_answer(self, call: externals.Call, answer: web.Response) -> faults.Fault | None:
+        """Note what an external system has answered; return what hits the answer."""
+        if call.number is None:
             return None
-        text = reporting.describe_answer(answer.status, answer.body)
-        self.answers[request.number - 1] = text
-        self.story[self._places[request.number - 1]] += f": {text}"
-        return None if self._is_over else self.hit_answer(request.number, request)
+        text = reporting.describe_answer(answer.status, externals.get_body(answer))
+        self.external_calls[call.number - 1] += f": {text}"
+        self.story[self._places[call.number - 1]] += f": {text}"
+        return None if self._is_over else self.hit_answer(call)
 
     # The API server.
 
