@@ -51,13 +51,8 @@ class FakeCloud(externals.System):
     """
 
     def __init__(
-            self,
-            *,
-            consistency: float = 0.0,
-            rate: int | None = None,
-            idempotent: bool = False,
-            unique: str = 'name',
-            seed: int = 0,
+            self, *, consistency: float = 0.0, rate: int | None = None, idempotent: bool = False,
+            unique: str = 'name', seed: int = 0,
     ) -> None:
         super().__init__(unique=unique)
         self.consistency: float = consistency

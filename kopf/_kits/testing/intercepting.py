@@ -77,11 +77,8 @@ class Interception(externals.System):
 
 
 def intercept(
-        url: str,
-        *,
-        reset: Callable[[], Awaitable[Any]] | None = None,
-        things: Things | None = None,
-        unique: str = 'name',
+        url: str, *, reset: Callable[[], Awaitable[Any]] | None = None,
+        things: Things | None = None, unique: str = 'name',
 ) -> Interception:
     """
     Intercept the calls of an external system, so that `kopf.testing.explore` can hit them.
