@@ -119,7 +119,6 @@ REFUSED = DESPAIRING.replace(
     "aiohttp.ClientResponseError as e:\n        if e.status != STATUS:\n            raise")
 
 REPEATING = "A call can be repeated after it has succeeded"
-DOUBTING = "What an external system shows can be older"
 GIVING_UP = "Do not give up after an error of the API"
 
 
