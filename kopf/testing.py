@@ -13,7 +13,10 @@ from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
+from kopf._kits.testing.clouds import FakeCloud
 from kopf._kits.testing.exploring import Exploration, ExplorationError, Finding, Strike, explore
+from kopf._kits.testing.externals import Call
+from kopf._kits.testing.intercepting import Interception, intercept
 from kopf._kits.testing.invoking import Invocation, invoke, invoke_sync
 from kopf._kits.testing.operators import Operator
 from kopf._kits.testing.sandboxthreads import SandboxThread, run_sandbox
@@ -26,15 +29,18 @@ from kopf._kits.testing.walking import WalkError, walk
 __all__ = [
     'API',
     'APIError',
+    'Call',
     'Client',
     'Difference',
     'Explanation',
     'Exploration',
     'ExplorationError',
     'Failure',
+    'FakeCloud',
     'Fault',
     'Field',
     'Finding',
+    'Interception',
     'Invocation',
     'Item',
     'KopfRunner',
@@ -55,6 +61,7 @@ __all__ = [
     'WalkError',
     'explain',
     'explore',
+    'intercept',
     'invoke',
     'invoke_sync',
     'open_api',

@@ -68,8 +68,8 @@ def test_all_parameters_of_functions_are_described(fn):
     kopf.MultiProgressStorage, kopf.Patch, kopf.SmartProgressStorage, kopf.StatusDiffBaseStorage,
     kopf.StatusProgressStorage, kopf.TemporaryError, kopf.WebhookAutoTunnel,
     kopf.WebhookNgrokTunnel, kopf.WebhookServer,
-    testing.API, testing.Client, testing.Fault, testing.KopfRunner, testing.Operator,
-    testing.Sandbox, testing.Session,
+    testing.API, testing.Client, testing.FakeCloud, testing.Fault, testing.KopfRunner,
+    testing.Operator, testing.Sandbox, testing.Session,
 ])
 def test_all_parameters_of_classes_are_described(cls):
     assert set(inspect.signature(cls).parameters) <= get_described_parameters(cls)

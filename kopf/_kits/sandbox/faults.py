@@ -68,6 +68,11 @@ class Fault:
             raise ValueError(f"There is no fault {self.action!r}, only: {', '.join(ACTIONS)}.")
         if not 100 <= self.status <= 599:
             raise ValueError(f"{self.status} is not an HTTP status.")
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Begin again, as if nothing was hit."""
+        self.hits = self._met = 0
         self._random = random.Random(self.seed)
 
     def is_about(self, target: Target) -> bool:

@@ -4,6 +4,7 @@ Exploration: a scenario is run without faults first, and then with a fault at ea
 Each run has its own event loop with virtual time, its own sandbox, and its own operator. At rest,
 the cluster must be the same as after the run without faults.
 """
+import asyncio
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,13 @@ from typing import Any
 from kopf._kits.sandbox import faults
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.storage import Change
-from kopf._kits.testing import handovers, reporting, runs, snapshots
+from kopf._kits.testing import externals, handovers, reporting, runs, snapshots
 
 STALENESS = 10.0
 """How long (seconds) an operator that was restarted can be served an older state."""
+
+CALL_TIMEOUT = 120.0
+"""After which time (seconds) an external system answers if most clients do not wait that long."""
 
 MAX_SHOWN = 3
 """How many findings are shown in full."""
@@ -31,13 +35,23 @@ STRIKES: Mapping[str, str] = {
     'refuse-422': "write {number} is refused once with HTTP 422",
     'refuse-429': "write {number} is refused once with HTTP 429",
     'refuse-500': "write {number} is refused once with HTTP 500",
+    'call-before': "the operator is killed before call {number}",
+    'call-after': "the operator is killed after call {number}",
+    'call-lose': "the answer to call {number} is lost",
+    'call-stale': "call {number} is answered with an older state",
+    'call-429': "call {number} is refused once with HTTP 429",
+    'call-500': "call {number} is refused once with HTTP 500",
+    'call-timeout': "the answer to call {number} comes after {timeout:g} seconds",
 }
-"""What can go wrong at a write of the operator, or after it: where there is a place."""
+"""
+What can go wrong at a write of the operator, or after it, where there is a place; and at a call of
+an external system.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Strike:
-    """What goes wrong in a run, and at which of the operator's writes, beginning with 1."""
+    """What goes wrong in a run, and at which of the writes or calls, beginning with 1."""
     kind: str
     number: int
 
@@ -45,11 +59,17 @@ class Strike:
         return f'{self.kind}:{self.number}'
 
     @property
+    def is_call(self) -> bool:
+        """Whether it is about a call of an external system, and not about a write."""
+        return self.kind.startswith('call-')
+
+    @property
     def text(self) -> str:
         return self._describe(f"after write {self.number}")
 
     def _describe(self, place: str) -> str:
-        return STRIKES[self.kind].format(number=self.number, place=place)
+        return STRIKES[self.kind].format(
+            number=self.number, place=place, timeout=CALL_TIMEOUT)
 
     def locate(self, writes: Sequence[str]) -> tuple[str, Sequence[str]]:
         """Say what goes wrong between which of these writes, and choose those writes."""
@@ -77,7 +97,10 @@ class Finding:
     """A run that has ended in another way than the run without faults."""
     strike: Strike
     writes: Sequence[str]
-    """The writes of the run without faults, with what they have changed."""
+    """
+    The writes of the run without faults, with what they have changed; or its calls of external
+    systems, with the answers, if the strike is about those.
+    """
     problems: Sequence[str]
     """What differs or has failed."""
     hints: Sequence[str]
@@ -113,9 +136,12 @@ class ExplorationError(AssertionError):
 class Exploration:
     """
     What was explored: the number of runs, and the writes of the operator without faults.
+
+    ``calls`` are its calls of external systems, with the answers.
     """
     runs: int
     writes: Sequence[str]
+    calls: Sequence[str] = ()
 
 
 def explore(
@@ -124,6 +150,7 @@ def explore(
         load: Sequence[Mapping[str, Any] | Path | str] = (),
         ignore: Collection[str] = (),
         strikes: Collection[str] = tuple(STRIKES),
+        external: Sequence[externals.System] = (),
         only: str | None = None,
         rest: float = 150.0,
         limit: float = 3600.0,
@@ -131,7 +158,8 @@ def explore(
         **options: Any,
 ) -> Exploration:
     """
-    Run a scenario without faults, and then again with each fault at each write of the operator.
+    Run a scenario without faults, and then again with each fault at each write of the operator, and
+    at each call of external systems.
 
     At rest, the objects in the cluster must be the same as after the run without faults. Uids,
     versions, times, and Kubernetes events can differ. The time is virtual. See "Test operators" in
@@ -146,7 +174,12 @@ def explore(
         ``'configmaps:data.time'``.
     :param strikes: the kinds of faults: ``'crash'``, ``'stale'``, ``'stop'``, ``'handover'``,
         ``'gap'``, ``'lose'``, ``'refuse-409'``, ``'refuse-422'``, ``'refuse-429'``,
-        ``'refuse-500'``. Default: all.
+        ``'refuse-500'``; for calls of external systems, ``'call-before'``, ``'call-after'``,
+        ``'call-lose'``, ``'call-stale'``, ``'call-429'``, ``'call-500'``, ``'call-timeout'``.
+        Default: all.
+    :param external: the external systems whose calls are hit: `kopf.testing.FakeCloud`, and results
+        of `kopf.testing.intercept`. Each run begins anew with them. In the end, there must be the
+        same things in them, and none twice.
     :param only: the only fault, as the errors show it, e.g. ``'crash:7'``. Default: all.
     :param rest: for how long (virtual seconds) nothing must be written until the objects are
         compared.
@@ -171,7 +204,7 @@ def explore(
     definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
     setup = runs.Setup(
         sources, options, load=[*definitions, *load], ignore=ignore, rest=rest, limit=limit,
-        real_limit=real_limit)
+        real_limit=real_limit, external=external)
 
     def run(strike: Strike | None) -> _StruckRun:
         current = _StruckRun(setup, strike)
@@ -183,12 +216,12 @@ def explore(
     if origin.problems:
         raise AssertionError('\n'.join(
             ["The scenario fails without faults:", *origin.problems, *origin.story]))
-    planned = [chosen] if chosen is not None else [
-        Strike(kind, number) for kind in strikes for number in range(1, len(origin.writes) + 1)]
+    planned = [chosen] if chosen is not None else list(_plan(strikes, origin))
     writes = [
         f"write {number}: {write}: {effect}"
         for number, (write, effect) in enumerate(
             zip(origin.writes, origin.effects, strict=True), start=1)]
+    calls = [f"call {number}: {call}" for number, call in enumerate(origin.external_calls, start=1)]
     findings: list[Finding] = []
     for count, strike in enumerate(planned, start=1):
         reporting.show_progress(f"Exploring: run {count} of {len(planned)}, {strike} …")
@@ -198,13 +231,22 @@ def explore(
             problems += snapshots.compare(origin.snapshot, result.snapshot)
         if problems:
             hints = list(_get_hints(strike, origin, result))
-            findings.append(Finding(strike, writes, problems, hints, result.story))
+            findings.append(Finding(
+                strike, calls if strike.is_call else writes, problems, hints, result.story))
         if result.is_abandoned:
             break
     reporting.show_progress('')
     if findings:
         raise ExplorationError(findings, runs=count)
-    return Exploration(len(planned), tuple(origin.writes))
+    return Exploration(len(planned), tuple(origin.writes), tuple(origin.external_calls))
+
+
+def _plan(kinds: Collection[str], origin: runs.Run) -> Iterator[Strike]:
+    for kind in kinds:
+        items = origin.external_calls if kind.startswith('call-') else origin.writes
+        for number, item in enumerate(items, start=1):
+            if kind != 'call-stale' or item.startswith(externals.READS):
+                yield Strike(kind, number)
 
 
 class _StruckRun(runs.Run):
@@ -234,23 +276,23 @@ class _StruckRun(runs.Run):
 
     def hit_request(self, number: int) -> faults.Fault | None:
         strike = self._strike
-        if strike is None or strike.number != number:
+        if strike is None or strike.is_call or strike.number != number:
             return None
         self._revision = self.revision
-        if not strike.kind.startswith('refuse'):
-            return None
+        return self._refuse(strike) if strike.kind.startswith('refuse') else None
+
+    def _refuse(self, strike: Strike) -> faults.Fault:
         self._announce()
         return faults.Fault(action='refuse', status=int(strike.kind.rpartition('-')[2]))
 
     def hit_response(self, number: int) -> faults.Fault | None:
         strike = self._strike
-        if strike is None or strike.number != number:
+        if strike is None or strike.is_call or strike.number != number:
             return None
         self._announce()
         match strike.kind:
             case 'crash':
-                self.kill()
-                self.change(self.restart())
+                self._crash()
             case 'stale':
                 self.kill()
                 self.change(self._restart_stale())
@@ -264,6 +306,39 @@ class _StruckRun(runs.Run):
                 self.forget_history()
                 return None
         return faults.Fault(action='lose')
+
+    def hit_call(self, number: int) -> externals.Strike:
+        strike = self._strike
+        if strike is None or strike.number != number:
+            return None
+        match strike.kind:
+            case 'call-before':
+                self._announce()
+                self._crash()
+                return faults.Fault(action='drop')
+            case 'call-stale':
+                self._announce()
+                return 'stale'
+            case 'call-429' | 'call-500':
+                return self._refuse(strike)
+        return None
+
+    def hit_answer(self, call: externals.Call) -> faults.Fault | None:
+        strike = self._strike
+        if strike is None or not strike.is_call or strike.number != call.number:
+            return None
+        self._announce()
+        match strike.kind:
+            case 'call-after':
+                self._crash()
+            case 'call-timeout' if not call.is_threaded:  # the time stands still for threads
+                self.change(asyncio.sleep(CALL_TIMEOUT))
+                return faults.Fault(action='slow', seconds=CALL_TIMEOUT)
+        return faults.Fault(action='lose')
+
+    def _crash(self) -> None:
+        self.kill()
+        self.change(self.restart())
 
     def _announce(self) -> None:
         assert self._strike is not None
@@ -304,7 +379,7 @@ def _get_hints(strike: Strike, origin: runs.Run, result: runs.Run) -> Iterator[s
     for key, count in repeated.items():
         yield (f"Because of this, the handler {key} was called {count} times, "
                f"not {origin.calls.get(key, 0)}.")
-    advice = reporting.advise(
+    advice = reporting.DUPLICATES if result.duplicates else reporting.advise(
         strike.kind, origin.snapshot, result.snapshot, repeated=bool(repeated))
     if advice is not None:
         yield f"What to change: {advice}"

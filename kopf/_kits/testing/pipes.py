@@ -7,6 +7,8 @@ operating system, so the loop knows whether anything is in transit.
 import asyncio
 import collections
 import contextvars
+import socket
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +56,14 @@ class Pipe(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == 'socket' and type(self._protocol).__module__.startswith('anyio.'):
+            peer, own = super().get_extra_info('peername'), super().get_extra_info('sockname')
+            return types.SimpleNamespace(  # anyio, which is in httpx, demands a socket
+                family=socket.AF_UNSPEC, getpeername=lambda: peer, getsockname=lambda: own,
+                fileno=lambda: -1)
+        return super().get_extra_info(name, default)
 
     def is_closing(self) -> bool:
         return self._closing

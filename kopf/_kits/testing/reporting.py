@@ -13,6 +13,17 @@ from kopf._kits.testing import snapshots
 MAX_FIELDS = 3
 """How many changed fields of an object are named."""
 
+MAX_ANSWER = 80
+"""How many characters of an answer of an external system are shown."""
+
+CALL_ERRORS = ('call-lose', 'call-429', 'call-500', 'call-timeout')
+
+DUPLICATES = (
+    "A call can be repeated after it has succeeded: before you create a thing, find it by a "
+    "reference that was created with it; or store a token on the object, wait until it is stored, "
+    "and then create the thing with that token.")
+"""What to change if there are several things instead of one."""
+
 NO_CHANGE = "changes nothing"
 
 
@@ -52,6 +63,13 @@ def _iter_fields(obj: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]
             yield '.'.join([*path, key]), value
 
 
+def describe_answer(status: int, body: bytes) -> str:
+    """Say what an external system has answered, e.g. ``201 {"id": …``."""
+    text = ' '.join(body.decode(errors='replace').split())
+    shown = text if len(text) <= MAX_ANSWER else f"{text[:MAX_ANSWER - 1]}…"
+    return f"{status} {shown}".rstrip()
+
+
 def advise(
         strike: str, expected: snapshots.Snapshot, actual: snapshots.Snapshot, *, repeated: bool,
 ) -> str | None:
@@ -62,6 +80,9 @@ def advise(
     """
     if expected == actual:
         return None
+    if strike == 'call-stale':
+        return ("What an external system shows can be older: find out by its writes, or wait, "
+                "before you create or change anything because of that.")
     if strike == 'stale':
         return ("Indices and lists can be older: make the names and the values from the handled "
                 "object, not from what is or is not in an index or a list.")
@@ -74,7 +95,7 @@ def advise(
     if repeated:
         return ("A repeated call must write the same values: make them from the handled object, "
                 "not from counters, times, random values, or earlier results.")
-    if strike.startswith('refuse') or strike == 'lose':
+    if strike.startswith('refuse') or strike == 'lose' or strike in CALL_ERRORS:
         return ("Do not give up after an error of the API: let it out of the handler, which is "
                 "then called again, or raise kopf.TemporaryError.")
     if strike == 'gap':

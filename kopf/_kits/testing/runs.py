@@ -28,6 +28,8 @@ from collections.abc import (
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
+
 from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import inflight, loggers, tracebacks
 from kopf._core.reactor import waiting
@@ -37,7 +39,7 @@ from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Obj
 from kopf._kits.sandbox.storage import Change
 from kopf._kits.sandbox.upstreams import Upstream
-from kopf._kits.testing import apis, clients, operators, processes, reporting, snapshots
+from kopf._kits.testing import apis, clients, externals, operators, processes, reporting, snapshots
 
 Source = str | os.PathLike[str] | types.ModuleType
 Scenario = Callable[[clients.Client], Awaitable[None]]
@@ -94,6 +96,7 @@ class Setup:
     rest: float
     limit: float
     real_limit: float
+    external: Sequence[externals.System] = ()
     origin: datetime.datetime = processes.ORIGIN
     """The wall time at the beginning."""
 
@@ -117,9 +120,9 @@ class Run:
     """
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
-    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``problems``,
-    the ``errors`` in the log of the operator, the ``calls`` of each handler for each object, and
-    the final ``snapshot``.
+    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the
+    ``external_calls``, the ``problems``, the ``errors`` in the log of the
+    operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
     """
 
     loop: processes.SeededLoop
@@ -130,6 +133,10 @@ class Run:
         self.writes: list[str] = []
         self.effects: list[str] = []
         """What each write has changed, in words."""
+        self.external_calls: list[str] = []
+        """The calls of external systems, with what was answered."""
+        self.duplicates: list[str] = []
+        """Of which things there are several in external systems, in words."""
         self.problems: list[str] = []
         self.errors: list[str] = []
         self.calls: dict[str, int] = {}
@@ -143,6 +150,11 @@ class Run:
         self.sandbox = ObservedSandbox(self, upstream=upstream)
         self._lag: Lag | None = None
         self._restarting: list[asyncio.Task[None]] = []
+        self._things: list[tuple[str, Obj]] = []
+        """What is in the external systems in the end, as objects."""
+        self._places: list[int] = []
+        """Where in the story the calls of external systems are."""
+        self._context = contextvars.copy_context()
         self._numbers: dict[int, int] = {}
         """The numbers of the writes that are being carried out, by the ids of their targets."""
         self._latest = 0.0
@@ -176,6 +188,14 @@ class Run:
         """Decide what happens to the response to a write that was carried out."""
         return None
 
+    def hit_call(self, number: int) -> externals.Strike:
+        """Decide what happens to a call of an external system, the first of which is 1."""
+        return None
+
+    def hit_answer(self, call: externals.Call) -> faults.Fault | None:
+        """Decide what happens to the answer of an external system to a call."""
+        return None
+
     # The story.
 
     def note(self, text: str, process: processes.Process | None = None) -> None:
@@ -201,7 +221,7 @@ class Run:
 
     def take_snapshot(self) -> snapshots.Snapshot:
         """Take a snapshot of the cluster as it is now."""
-        return snapshots.take(self.sandbox.dump(), ignore=self.setup.ignore)
+        return snapshots.take([*self.sandbox.dump(), *self._things], ignore=self.setup.ignore)
 
     # The course of things.
 
@@ -210,7 +230,11 @@ class Run:
         handler = _LogHandler(self)
         logging.getLogger().addHandler(handler)
         try:
-            async with self.sandbox:
+            async with contextlib.AsyncExitStack() as stack:
+                await stack.enter_async_context(self.sandbox)
+                for system in self.setup.external:
+                    await stack.enter_async_context(system)
+                    system.meet_call, system.meet_answer = self.meet_call, self.meet_answer
                 await self.sandbox.load(*self.setup.load)
                 self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
                 async with self._api.client:
@@ -234,6 +258,9 @@ class Run:
                 await scenario(self._api.client)
                 await self.wait_rest()
                 await self.close()
+                for system in self.setup.external:
+                    self._things += await system.survey(self.duplicates)
+                self.problems += self.duplicates
         except TimeoutError:
             latest = f" The latest write: {self.writes[-1]}" if self.writes else ''
             self.problems.append(f"There is no rest in {self.setup.limit:g} seconds.{latest}")
@@ -349,7 +376,33 @@ class Run:
 
     def change(self, action: Coroutine[Any, Any, None]) -> None:
         """Change the replicas in the background; there is no rest before this has ended."""
-        self._restarting.append(self.loop.create_task(action))
+        self._restarting.append(self.loop.create_task(action, context=self._context.copy()))
+
+    # The external systems.
+
+    def meet_call(self, call: externals.Call) -> externals.Strike:
+        """Note a call of an external system; return what hits it."""
+        process = processes.peer.get() or processes.current.get()
+        # A thread is of the operator, as the test is in the loop; but maybe of a killed process.
+        is_own = bool(self._replicas) if call.is_threaded else self._is_own(process)
+        if self._is_over or not is_own:
+            return None
+        self.external_calls.append(call.text)
+        call.number = len(self.external_calls)
+        self.note(f"call {call.number}: {call.text}", process)
+        self._places.append(len(self.story) - 1)
+        if call.method not in externals.READS:
+            self._latest = self.loop.time()
+        return self.hit_call(call.number)
+
+    def meet_answer(self, call: externals.Call, answer: web.Response) -> faults.Fault | None:
+        """Note what an external system has answered; return what hits the answer."""
+        if call.number is None:
+            return None
+        text = reporting.describe_answer(answer.status, externals.get_body(answer))
+        self.external_calls[call.number - 1] += f": {text}"
+        self.story[self._places[call.number - 1]] += f": {text}"
+        return None if self._is_over else self.hit_answer(call)
 
     # The API server.
 

@@ -40,6 +40,8 @@ def test_creations_and_deletions_are_told(type, text):
     ('gap', {'a': '1'}, {}, False, "decide by the current objects"),
     ('lose', {'a': '1'}, {}, False, "kopf.TemporaryError"),
     ('refuse-500', {'a': '1'}, {'a': '2'}, False, "kopf.TemporaryError"),
+    ('call-timeout', {'a': '1'}, {'a': '2'}, False, "kopf.TemporaryError"),
+    ('call-stale', {'a': '1'}, {'a': '1', 'b': '1'}, True, "an external system shows can be old"),
 ])
 def test_the_advice_is_by_the_kind_of_difference(strike, expected, actual, repeated, text):
     assert text in reporting.advise(strike, expected, actual, repeated=repeated)
@@ -50,6 +52,16 @@ def test_there_is_no_advice_without_differences(strike):
     assert reporting.advise(strike, {'a': '1'}, {'a': '1'}, repeated=True) is None
 
 
+@pytest.mark.parametrize('body, text', [
+    (b'{"id": 1}', '200 {"id": 1}'),
+    (b'a\n\n b\xff', '200 a b\ufffd'),
+    (b'x' * 81, f"200 {'x' * 79}…"),
+    (b'', '200'),
+])
+def test_answers_are_told_in_short(body, text):
+    assert reporting.describe_answer(200, body) == text
+
+
 WRITES = ['write 1: patch', 'write 2: patch', 'write 3: patch']
 
 
@@ -57,6 +69,8 @@ WRITES = ['write 1: patch', 'write 2: patch', 'write 3: patch']
     ('crash:1', "the operator is killed between write 1 and write 2", WRITES[:2]),
     ('crash:3', "the operator is killed after write 3", WRITES[2:]),
     ('lose:1', "the response to write 1 is lost", WRITES[:1]),
+    ('call-after:1', "the operator is killed after call 1", WRITES[:1]),
+    ('call-timeout:2', "the answer to call 2 comes after 120 seconds", WRITES[1:2]),
 ])
 def test_a_fault_is_told_with_its_writes(strike, text, writes):
     assert exploring.Strike.parse(strike).locate(WRITES) == (text, writes)
