@@ -110,6 +110,9 @@ if TYPE_CHECKING:
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
     from kopf._kits.events import event, exception, info, warn
+    from kopf._kits.external.declaring import External, external, trigger
+    from kopf._kits.external.failures import NotSent, RetryAfter
+    from kopf._kits.external.gates import Rate
     from kopf._kits.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.subhandlers import execute
     from kopf._kits.typed.decoding import Live
@@ -163,6 +166,12 @@ _LAZY = {
     'exception': 'kopf._kits.events',
     'info': 'kopf._kits.events',
     'warn': 'kopf._kits.events',
+    'External': 'kopf._kits.external.declaring',
+    'NotSent': 'kopf._kits.external.failures',
+    'Rate': 'kopf._kits.external.gates',
+    'RetryAfter': 'kopf._kits.external.failures',
+    'external': 'kopf._kits.external.declaring',
+    'trigger': 'kopf._kits.external.declaring',
     'execute': 'kopf._kits.subhandlers',
     'login_via_async_client': 'kopf._cogs.logins.piggybacking',
     'login_via_client': 'kopf._cogs.logins.piggybacking',
@@ -229,6 +238,7 @@ __all__ = [
     'DiffOperation',
     'Embedded',
     'ErrorsMode',
+    'External',
     'FieldPath',
     'FieldSpec',
     'Float',
@@ -255,6 +265,7 @@ __all__ = [
     'Move',
     'MultiDiffBaseStorage',
     'MultiProgressStorage',
+    'NotSent',
     'Nullable',
     'ObjectLogger',
     'ObjectReference',
@@ -269,11 +280,13 @@ __all__ = [
     'ProgressRecord',
     'ProgressStorage',
     'Quantity',
+    'Rate',
     'RawBody',
     'RawEvent',
     'RawEventType',
     'Reason',
     'Resource',
+    'RetryAfter',
     'SSLPeer',
     'Scale',
     'SecretKeyRef',
@@ -317,6 +330,7 @@ __all__ = [
     'event',
     'exception',
     'execute',
+    'external',
     'get_default_lifecycle',
     'get_default_registry',
     'harmonize_naming',
@@ -345,6 +359,7 @@ __all__ = [
     'spawn_tasks',
     'subhandler',
     'timer',
+    'trigger',
     'warn',
 ]
 

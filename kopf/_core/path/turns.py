@@ -297,9 +297,10 @@ class Processor:
             item.inbox.remind()  # the handlers of changes have not seen what was written
         due = member.due
         if pause is not None:
-            due = None if pause.until is None else self.env.clock.now().at(pause.until)
+            until = None if pause.until is None else self.env.clock.now().at(pause.until)
+            due = min(filter(None, (until, member.due_paused)), default=None)
             if is_held:
-                item.hold(decisions.Pause(pause.describe(), until=due), self._get_logger(newest))
+                item.hold(decisions.Pause(pause.describe(), until=until), self._get_logger(newest))
         elif isinstance(item.held, decisions.Pause):
             item.go_on(self._get_logger(newest))
         if due is not None and (item.due is None or due < item.due):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution
-from kopf._core.engines.reconciling import children, desired
+from kopf._core.engines.reconciling import children, desired, externals
 from kopf._core.intents import handlers, registries
 
 FINALIZER = 'kopf.dev/children'
@@ -47,7 +47,8 @@ class Member:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.name = host.name if any(
-            handler.watches for handler in host.handlers.reconciling) else None
+            handler.watches or isinstance(handler, handlers.ExternalHandler)
+            for handler in host.handlers.reconciling) else None
         """The namespace and the name, if they are needed."""
         self._is_triggered = True
         self._is_asked = True
@@ -97,6 +98,7 @@ class Hub:
         self._kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._uncertain: Collection[handlers.ReconcilingHandler] = set()
         """The handlers that can own more kinds, as the discovery has failed."""
+        self._drivers: dict[handlers.ExternalHandler, externals.Driver] = {}
         self._members: dict[object, tuple[Member, ...]] = {}
         """
         The objects by their uids, and those that watch others also by their names. One uid has
@@ -143,6 +145,16 @@ class Hub:
         """Get the field manager of a handler."""
         return desired.get_manager(self.context.settings.reconciling.manager, handler.id)
 
+    def get_driver(self, handler: handlers.ExternalHandler) -> externals.Driver:
+        """Get what works with an external system."""
+        if handler not in self._drivers:
+            self._drivers[handler] = handler.origin.make_driver(self)
+        return self._drivers[handler]
+
+    def find(self, name: tuple[str | None, str]) -> Collection[Member]:
+        """Find the objects of this name that are reconciled, and that are looked up by names."""
+        return self._members.get(name, ())
+
     def join(self, member: Member) -> None:
         """Begin to reconcile an object."""
         for name in member.names:
@@ -160,7 +172,7 @@ class Hub:
             self, handler: handlers.ReconcilingHandler, name: tuple[str | None, str],
     ) -> None:
         """Reconcile the object of this name, if it is known: an object that it uses has changed."""
-        for member in self._members.get(name, ()):
+        for member in self.find(name):
             if handler in member.host.handlers.reconciling:
                 member.trigger()
 
