@@ -3,7 +3,7 @@ Declarations of externals: `kopf.external`, and what can be asked of them from o
 """
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kopf._cogs.structs import dicts, ids, references
@@ -37,16 +37,14 @@ class External:
         self.interval = interval
         self.limit = limit
         self.limit_key = limit_key
-        self.shown = tuple(shown)
-        self.leaders = tuple(
+        self.shown: Sequence[str] = tuple(shown)
+        self.leaders: Sequence[str] = tuple(
             other.id if isinstance(other, External) else other for other in after)
-        """The ids of the externals that are there before this one."""
-        self.followers: tuple[str, ...] = ()
-        """The ids of those that are gone before this one, as they need it."""
+        self.followers: Sequence[str] = ()
         for other in after:
             if isinstance(other, External):
                 other.followers = (*other.followers, id)
-        self.calls: dict[str, handlers.CallHandler] = {}
+        self.calls: Mapping[str, handlers.CallHandler] = {}
         self._abilities = abilities
         self._options = options
         self._declare('desired', lambda spec, **_: dict(spec))
@@ -56,7 +54,6 @@ class External:
 
     @property
     def abilities(self) -> machine.Abilities:
-        """What is possible with the functions that are declared."""
         return machine.Abilities(
             finds='find' in self.calls, updates='update' in self.calls, **self._abilities)
 
@@ -136,12 +133,12 @@ class External:
 
     def _declare(self, verb: str, fn: FunctionT) -> FunctionT:
         declared: Any = self._options['declared']
-        self.calls[verb] = handlers.CallHandler(
+        self.calls = {**self.calls, verb: handlers.CallHandler(
             id=ids.HandlerId(f'{self.id}/{verb}'), fn=fn, success_level=10, failure_level=10,
             param=self._options['param'], backoff=self._options['backoff'],
             timeout=None if verb == 'desired' else self._abilities['timeout'],
             arguments=None if declared is None or (verb not in self.calls and verb == 'desired')
-            else declared.bind(fn, None, is_lasting=False))
+            else declared.bind(fn, None, is_lasting=False))}
         return fn
 
 

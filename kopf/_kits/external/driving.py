@@ -9,20 +9,17 @@ import hashlib
 import json
 import random
 import uuid
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import conditions, externals
 from kopf._core.engines.reconciling.hub import Hub
-from kopf._core.intents import handlererrors
+from kopf._core.intents import handlererrors, handlers
 from kopf._kits.external import failures, gates, machine, records
 from kopf._kits.external.machine import UNSEEN
 from kopf._kits.external.records import Phase
-
-if TYPE_CHECKING:
-    from kopf._kits.external import declaring
 
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not observed all at once."""
@@ -35,6 +32,25 @@ FRESH = 5.0
 
 SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
+
+
+class Declaration(Protocol):
+    """What the author has declared."""
+    id: str
+    interval: float | None
+    limit: gates.Rate | None
+    limit_key: Callable[..., Any] | None
+    shown: Sequence[str]
+    """The fields of the observation for the status."""
+    leaders: Sequence[str]
+    """The ids of the externals that are there before this one."""
+    followers: Sequence[str]
+    """The ids of those that are gone before this one, as they need it."""
+    calls: Mapping[str, handlers.CallHandler]
+
+    @property
+    def abilities(self) -> machine.Abilities:
+        """What is possible with the functions that are declared."""
 
 
 class Notes(gates.Caller):
@@ -75,7 +91,7 @@ class Notes(gates.Caller):
 class Driver(externals.Driver):
     """What works with one external system, for all objects of one operator."""
 
-    def __init__(self, external: 'declaring.External', hub: Hub) -> None:
+    def __init__(self, external: Declaration, hub: Hub) -> None:
         super().__init__()
         self.external = external
         self.hub = hub
@@ -492,7 +508,7 @@ class Journey:
         times = [] if step.until is None else [now.at(step.until)]
         if record.phase is Phase.KNOWN and notes.due is not None:
             notes.due = min([notes.due, *times])
-            times = [notes.due]
+            times = [max(notes.due, now.mono + FLOOR)]
         outcome = None
         if report is machine.REMAINS:  # it is deleted again, more and more seldom
             outcome = progression.Outcome(final=False, delay=execution.get_backoff(

@@ -125,7 +125,7 @@ def step(s: Situation) -> Step:
     """Decide the next step."""
     record = s.record
     if s.is_paused:
-        if record.phase is Phase.KNOWN and s.observed is UNSEEN and s.is_due and not s.is_deleting:
+        if record.phase is Phase.KNOWN and s.observed is UNSEEN and s.is_due:
             return Call('observe', record.key)
         return Rest(PAUSED)
     if s.is_deleting and (s.can.orphans or (record.phase is Phase.WANTED and not record.keys)):
@@ -223,7 +223,8 @@ def _erase(s: Situation, key: Key) -> Step:
     known = _get_reliable_time(s)
     if s.now < known:
         return Rest(SETTLING, known)
-    return Write(record.drop(key), f"{key} is gone")
+    left = record.drop(key)
+    return Release() if s.is_deleting and not left.keys else Write(left, f"{key} is gone")
 
 
 def _get_reliable_time(s: Situation) -> datetime.datetime:

@@ -84,7 +84,9 @@ class Run:
         if newest is not None:
             self._accept(raw, newest, wanted, is_written)
             self.cause = dataclasses.replace(self.cause, body=bodies.Body(newest))
-        self.raw = newest
+        is_gone = newest is not None and finalizers.is_deleting(newest) and (
+            not newest['metadata'].get('finalizers'))
+        self.raw = None if is_gone else newest
         return is_written
 
 

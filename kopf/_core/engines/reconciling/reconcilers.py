@@ -322,6 +322,9 @@ class Reconcilers(Member):
             due=progression.space(due, invoked=now.mono), success=False, failure=False)
         if run.raw is None:
             return None
+        for other in self._externals if run.raw is not raw else ():
+            if other is not handler:  # it can wait for this one
+                self._summon(other.id)
         return await self._finish(
             run, run.raw, outcome._replace(patch=run.cause.patch or None), is_last)
 
