@@ -27,9 +27,6 @@ SPREAD = 0.1
 FLOOR = 1.0
 """How much time (seconds) is between two observations of an object, whatever happens."""
 
-FRESH = 5.0
-"""How long (seconds) an observation can be used, if the next call had to wait for its turn."""
-
 SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
 
@@ -56,8 +53,9 @@ class Declaration(Protocol):
 class Notes(gates.Caller):
     """What this process knows of one thing; the next one does not, and need not."""
     __slots__ = (
-        'announced', 'digest', 'due', 'ended', 'is_asked', 'is_erased', 'is_refused', 'key',
-        'observed', 'observed_at', 'problem', 'settles', 'uid', 'unwritten', 'updated')
+        'announced', 'digest', 'due', 'ended', 'erased', 'is_asked', 'is_refused', 'key',
+        'observed', 'observed_at', 'observed_key', 'problem', 'settles', 'uid', 'unwritten',
+        'updated')
 
     def __init__(self, uid: str, wake: Callable[[], None]) -> None:
         super().__init__(wake)
@@ -66,12 +64,15 @@ class Notes(gates.Caller):
         self.due: float | None = None
         """When it is observed next (monotonic time); None if that is not decided yet."""
         self.observed: Any = UNSEEN
+        self.observed_key: records.Key | None = None
         self.observed_at = float('-inf')
         self.is_asked = False
         """Whether somebody has asked to observe it now."""
         self.announced: tuple[str | None, int] | None = None
         """The token and the number of the call that creates, which is not made yet."""
-        self.is_refused = self.is_erased = False
+        self.is_refused = False
+        self.erased: records.Key | None = None
+        """What was deleted, if the system was not asked since whether it is gone."""
         self.ended: datetime.datetime | None = None
         self.unwritten: tuple[str | None, records.Key] | None = None
         """The key that is known, and not on the object yet, with its token."""
@@ -84,8 +85,8 @@ class Notes(gates.Caller):
 
     def forget(self) -> None:
         """Forget what a call of the former record has brought."""
-        self.is_refused = self.is_erased = False
-        self.ended, self.observed, self.updated = None, UNSEEN, None
+        self.is_refused = False
+        self.ended, self.erased, self.observed, self.updated = None, None, UNSEEN, None
 
 
 class Driver(externals.Driver):
@@ -160,16 +161,16 @@ class Journey:
 
     async def go(self) -> externals.Result:
         """Carry out the steps; return what follows."""
-        notes, now = self.notes, self.clock.mono()
-        notes.is_erased = False
-        if notes.observed_at + FRESH < now or notes.is_asked:
-            notes.observed = UNSEEN
+        if self.notes.is_asked:
+            self.notes.observed = UNSEEN
         try:
             await self._write_key()
-            if self.run.raw is not None and not self.run.is_paused() and (
+            if self.run.raw is not None and not self.run.limits.is_paused() and (
                     not finalizers.is_deleting(self.run.raw)):
                 await self._desire()
             while self.run.raw is not None:
+                if self.run.limits.is_stopped():
+                    return externals.Result(due=self.clock.mono(), is_settled=False)
                 raw, record = self.run.raw, self._read()
                 step = machine.step(self._look(raw, record))
                 match step:
@@ -216,15 +217,16 @@ class Journey:
         return machine.Situation(
             record=record, can=self.external.abilities, now=now.wall, token=str(uuid.uuid4()),
             desired=self.desired, digest=notes.digest,
-            is_deleting=finalizers.is_deleting(raw), is_paused=self.run.is_paused(),
+            is_deleting=finalizers.is_deleting(raw), is_paused=self.run.limits.is_paused(),
             waits_for=self._find_obstacle(raw, annotations),
             adopt=annotations.get(records.make_name(self.external.id, records.ADOPT)),
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
             is_armed=notes.announced == (record.token, record.attempt) and (
                 record.by == self.driver.id),
             is_refused=notes.is_refused, ended=notes.ended,
-            found=self.found, observed=notes.observed, is_due=self._is_due(record, now.mono),
-            is_erased=notes.is_erased,
+            found=self.found, is_due=self._is_due(record, now.mono),
+            observed=notes.observed if notes.observed_key == record.subject else UNSEEN,
+            is_erased=notes.erased is not None and notes.erased == record.subject,
             updated=notes.updated if now.mono < notes.settles else None)
 
     def _index(self, key: records.Key) -> None:
@@ -338,6 +340,8 @@ class Journey:
             urgency = gates.Urgency.QUESTION
         if not gate.enter(notes, urgency, is_safe=(
                 verb in SAFE or self.external.abilities.is_idempotent)):
+            if gate.is_broken:
+                notes.observed = UNSEEN  # it is long ago when the system is back
             if urgency is not gates.Urgency.ROUTINE:
                 self.run.problems.append(
                     f"{self.external.id} is not available." if gate.is_broken else
@@ -358,7 +362,7 @@ class Journey:
 
     async def _call(self, step: machine.Call, record: records.Record) -> None:
         if step.verb not in self.external.calls:  # the thing need not be deleted there
-            self.notes.is_erased = True
+            self.notes.erased = step.key
             return
         await self._call_within(await self._enter(step.verb, record), step, record)
 
@@ -411,6 +415,7 @@ class Journey:
                     self.logger.info(f"{self.run.handler!r} has found the key {result!r}.")
             case 'observe':
                 notes.observed, notes.observed_at = result, now.mono
+                notes.observed_key = step.key
                 notes.is_asked = False
                 interval = self.external.interval
                 notes.due = float('inf') if interval is None else (
@@ -424,7 +429,7 @@ class Journey:
                 notes.settles = now.mono + self.external.abilities.consistency
                 notes.due = min(notes.due or now.mono, notes.settles)
             case 'delete':
-                notes.is_erased, notes.observed = True, UNSEEN
+                notes.erased, notes.observed = step.key, UNSEEN
 
     async def _note_failure(
             self, step: machine.Call, record: records.Record, outcome: progression.Outcome,
@@ -504,7 +509,7 @@ class Journey:
                 status={True: 'True', False: 'False', None: 'Unknown'}[report.is_synced],
                 reason=report.reason, message=report.message[:conditions.MAX_MESSAGE])
         self._show(record)
-        notes.observed = UNSEEN
+        notes.observed, notes.erased = UNSEEN, None
         times = [] if step.until is None else [now.at(step.until)]
         if record.phase is Phase.KNOWN and notes.due is not None:
             notes.due = min([notes.due, *times])

@@ -64,6 +64,11 @@ class Record:
         """All things that are known to exist."""
         return self.previous if self.key is None else (*self.previous, self.key)
 
+    @property
+    def subject(self) -> Key | None:
+        """The thing that is looked at first: the older ones are deleted before."""
+        return self.previous[0] if self.previous else self.key
+
     def drop(self, key: Key) -> 'Record':
         """Forget a thing that is gone."""
         return dataclasses.replace(

@@ -91,9 +91,7 @@ class Cloud:
             for thing in self.things.values() if self.is_idempotent else ():
                 if thing.token == token:
                     return thing.key
-            key = str(uuid.UUID(int=self.rng.getrandbits(128)))[:8]
-            self.things[key] = Thing(key, token, dict(content), self.now)
-            return key
+            return self.add(token, content)
         return await self._respond('create', None, token, execute)
 
     async def update(self, key: str, content: dict[str, Any]) -> None:
@@ -111,6 +109,12 @@ class Cloud:
                 raise CloudError(404)
             thing.deleted = thing.deleted or self.now
         await self._respond('delete', key, None, execute)
+
+    def add(self, token: str | None, content: dict[str, Any]) -> str:
+        """Create a thing; return its key."""
+        key = str(uuid.UUID(int=self.rng.getrandbits(128)))[:8]
+        self.things[key] = Thing(key, token, dict(content), self.now)
+        return key
 
     def edit(self, key: str, content: dict[str, Any]) -> None:
         """Change a thing, as somebody else does."""

@@ -23,6 +23,14 @@ class Result(NamedTuple):
     """Whether all is done, so that earlier failures do not count any more."""
 
 
+class Limits(NamedTuple):
+    """What can come between two steps."""
+    is_paused: Callable[[], bool]
+    """Whether nothing may be changed for the object."""
+    is_stopped: Callable[[], bool]
+    """Whether no function may be called any more."""
+
+
 class Run:
     """One run for one object: what it reads, and how it acts."""
 
@@ -35,7 +43,7 @@ class Run:
             context: execution.Context,
             state: progression.HandlerState,
             accept: Callable[[bodies.RawBody, bodies.RawBody, bodies.RawBody, bool], None],
-            is_paused: Callable[[], bool],
+            limits: 'Limits',
     ) -> None:
         self.handler = handler
         self.raw: bodies.RawBody | None = raw
@@ -46,7 +54,7 @@ class Run:
         self.state = state
         self.problems: list[str] = []
         """Why the object is not as it should be."""
-        self.is_paused = is_paused
+        self.limits = limits
         self._accept = accept
 
     async def call(self, handler: handlers.CallHandler, **extras: Any) -> progression.Outcome:
@@ -87,7 +95,7 @@ class Run:
         is_gone = newest is not None and finalizers.is_deleting(newest) and (
             not newest['metadata'].get('finalizers'))
         self.raw = None if is_gone else newest
-        return is_written
+        return is_written and newest is not None
 
 
 class Driver(Protocol):

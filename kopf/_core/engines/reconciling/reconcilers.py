@@ -118,7 +118,10 @@ class Reconcilers(Member):
         self._is_triggered = True
         self._count_repetition()
 
-    async def hold(self, raw: bodies.RawBody, pause: pauses.Pause) -> bool:
+    async def hold(
+            self, raw: bodies.RawBody, pause: pauses.Pause, *,
+            is_stopped: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """
         Report once that the object is paused, instead of `run`; the next report is of its end.
 
@@ -135,8 +138,8 @@ class Reconcilers(Member):
         newest: bodies.RawBody | None = raw
         for handler in self._externals:  # they are observed
             if handler in held and newest is not None:
-                newest = await self._drive(
-                    handler, newest, is_last=False, is_paused=lambda: True)
+                newest = await self._drive(handler, newest, externals.Limits(
+                    lambda: True, is_stopped), is_last=False)
         if newest is not None and pause not in self._told and any(
                 handler.conditions for handler in held):
             self._is_reported = False
@@ -153,9 +156,11 @@ class Reconcilers(Member):
 
     async def run(
             self, raw: bodies.RawBody, *, is_paused: Callable[[], bool] = lambda: False,
+            is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """
-        Call the handlers that are due, and apply what they return, until the object ``is_paused``.
+        Call the handlers that are due, and apply what they return, until the object ``is_paused``,
+        or the operator ``is_stopped``.
 
         :raises errors.APIError: if the object cannot be patched.
         """
@@ -163,13 +168,14 @@ class Reconcilers(Member):
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
+        limits = externals.Limits(is_paused, is_stopped)
         try:
             if finalizers.is_deleting(raw):
-                await self._end(raw, is_paused=is_paused)
+                await self._end(raw, limits)
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
-            await self._call(raw, is_triggered=is_triggered, is_paused=is_paused)
+            await self._call(raw, limits, is_triggered=is_triggered)
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -178,7 +184,7 @@ class Reconcilers(Member):
         if self._has_applied and not is_asked:
             self._count_repetition()
 
-    async def _end(self, raw: bodies.RawBody, *, is_paused: Callable[[], bool]) -> None:
+    async def _end(self, raw: bodies.RawBody, limits: externals.Limits) -> None:
         """Delete what the object has outside, and what Kubernetes does not delete with it."""
         newest: bodies.RawBody | None = raw
         for handler in self.host.handlers.reconciling:
@@ -186,7 +192,7 @@ class Reconcilers(Member):
                 self._states.pop(handler.id, None)
         for handler in self._externals:
             if newest is not None:
-                newest = await self._drive(handler, newest, is_last=True, is_paused=is_paused)
+                newest = await self._drive(handler, newest, limits, is_last=True)
         if newest is not None:
             await self._clean_up(newest)
 
@@ -206,7 +212,7 @@ class Reconcilers(Member):
             self._hub.context.clock.mono())
 
     async def _call(
-            self, raw: bodies.RawBody, *, is_triggered: bool, is_paused: Callable[[], bool],
+            self, raw: bodies.RawBody, limits: externals.Limits, *, is_triggered: bool,
     ) -> None:
         now = self._hub.context.clock.mono()
         called = [
@@ -216,10 +222,10 @@ class Reconcilers(Member):
         while called and newest is not None:
             handler = called.pop(0)
             newest = await self._drive(
-                handler, newest, is_last=not called, is_paused=is_paused,
+                handler, newest, limits, is_last=not called,
             ) if isinstance(handler, handlers.ExternalHandler) else await self._run(
                 handler, newest, is_last=not called)
-            if called and is_paused():
+            if called and limits.is_paused():
                 self._is_triggered = self._is_asked = True  # later
                 return
         if newest is not None and not self._is_reported:  # the last handler was not called
@@ -290,8 +296,8 @@ class Reconcilers(Member):
         return await self._finish(upkeep, raw, outcome, is_last)
 
     async def _drive(
-            self, handler: handlers.ExternalHandler, raw: bodies.RawBody, *,
-            is_last: bool, is_paused: Callable[[], bool],
+            self, handler: handlers.ExternalHandler, raw: bodies.RawBody,
+            limits: externals.Limits, *, is_last: bool,
     ) -> bodies.RawBody | None:
         """Let the driver of an external do what can be done now."""
         driver, now = self._hub.get_driver(handler), self._hub.context.clock.now()
@@ -308,7 +314,7 @@ class Reconcilers(Member):
                 self.host.uid, functools.partial(self._summon, handler.id))
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
-            state=state, accept=self._accept_write, is_paused=is_paused)
+            state=state, accept=self._accept_write, limits=limits)
         result = await driver.drive(run, self._notes[handler.id])
         outcome = result.outcome or progression.Outcome(final=result.is_settled)
         if result.outcome is not None:
