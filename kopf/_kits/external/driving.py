@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution, finalizers, loggers, progression
-from kopf._core.engines.reconciling import conditions, externals
-from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.engines.reconciling import conditions, externals, hub
 from kopf._core.intents import handlererrors, handlers
 from kopf._kits.external import failures, gates, machine, records
 from kopf._kits.external.machine import UNSEEN
@@ -92,14 +91,14 @@ class Notes(gates.Caller):
 class Driver(externals.Driver):
     """What works with one external system, for all objects of one operator."""
 
-    def __init__(self, external: Declaration, hub: Hub) -> None:
+    def __init__(self, external: Declaration, owner: hub.Hub) -> None:
         super().__init__()
         self.external = external
-        self.hub = hub
+        self.hub = owner
         self.loop = asyncio.get_running_loop()
         self.gates = gates.Gates(lambda key: gates.Gate(
             external.id if key is None else f'{external.id}, {key}', external.limit,
-            get_share=hub.context.brakes.get_share, time=self.loop.time))
+            get_share=owner.context.brakes.get_share, time=self.loop.time))
         self.members: dict[str, Notes] = {}
         self.keys: dict[records.Key, Notes] = {}
         self.drifts = 0
@@ -117,6 +116,12 @@ class Driver(externals.Driver):
             gate.forget(notes)
         if notes.key is not None and self.keys.get(notes.key) is notes:
             del self.keys[notes.key]
+
+    def describe(self) -> externals.State:
+        opened = list(self.gates)
+        return externals.State(
+            self.external.id, self.drifts, sum(gate.breaks for gate in opened),
+            any(gate.is_broken for gate in opened), sum(map(len, opened)))
 
     def trigger(self, notes: Notes) -> None:
         """Observe a thing now."""
@@ -307,7 +312,7 @@ class Journey:
         known = self._read()
         if known.phase is Phase.UNKNOWN:
             annotations[records.make_name(self.external.id, records.RETRY)] = None
-        if not await self.run.write(annotations, finalizer=records.FINALIZER, is_held=True):
+        if not await self.run.write(annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=True):
             raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
         self.logger.debug(f"{self.run.handler!r} is {record.phase}: {because}.")
         if (known.phase, known.keys) != (record.phase, record.keys):
@@ -319,10 +324,10 @@ class Journey:
         known = raw['metadata'].get('annotations') or {}
         left = [key for key in known if key.startswith(f'{records.PREFIX}/') and key not in (
             name, records.MARK) and '.' not in key.partition('/')[2]]
-        if name in known or (not left and finalizers.is_present(raw, records.FINALIZER)):
+        if name in known or (not left and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER)):
             annotations: dict[str, str | None] = {name: None} if name in known else {}
             if not await self.run.write(
-                    annotations, finalizer=records.FINALIZER, is_held=bool(left)):
+                    annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=bool(left)):
                 return externals.Result(due=self.clock.mono())
         self.driver.leave(self.notes)
         return externals.Result()

@@ -13,9 +13,6 @@ from typing import Any
 PREFIX = 'external.kopf.dev'
 """The prefix of the annotations. It is marked as Kopf's, so no handler of changes sees them."""
 
-FINALIZER = 'kopf.dev/external'
-"""The finalizer of objects with records."""
-
 Key = str | int | float
 """What identifies a thing in its system."""
 
@@ -74,6 +71,24 @@ class Record:
         return dataclasses.replace(
             self, previous=tuple(other for other in self.previous if other != key),
             key=None if self.key == key else self.key)
+
+    def describe(self) -> str:
+        """Describe in words what is known."""
+        replaced = f"; to be deleted: {', '.join(map(str, self.previous))}" if self.previous else ''
+        match self.phase:
+            case Phase.WANTED:
+                text = "it is not created yet"
+            case Phase.CREATING:
+                text = (f"a call to create it was announced with the token {self.token}, attempt "
+                        f"{self.attempt}, and its result is not known")
+            case Phase.UNKNOWN:
+                text = (f"it may exist by the token {self.token}: look, and use `kopf external "
+                        f"adopt` or `kopf external retry`")
+            case Phase.KNOWN:
+                text = f"it exists by the key {self.key}"
+            case Phase.DELETING:
+                text = f"it is being deleted: {', '.join(map(str, self.keys)) or 'done'}"
+        return text + (replaced if self.phase is not Phase.DELETING else '')
 
     def encode(self) -> str:
         fields = {

@@ -6,12 +6,13 @@ event loop gets the control back again and again.
 """
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from kopf._cogs.aiokits import sharing
 from kopf._core.actions import decisions
 from kopf._core.engines.daemons import companions
+from kopf._core.engines.reconciling import externals
 from kopf._core.path import intake, objects
 from kopf._core.reactor import operating
 from kopf._core.reactor.watches import watchsets
@@ -59,6 +60,11 @@ class Inspector:
         """List the watches; none before the startup handlers have succeeded."""
         watches = self.operator.watches
         return () if watches is None else watches.list_states()
+
+    def list_externals(self) -> Sequence[externals.State]:
+        """List the external systems that were used."""
+        hub = self.operator.hub
+        return () if hub is None else [driver.describe() for driver in hub.drivers]
 
     async def tour(self) -> AsyncIterator[objects.Item]:
         """Iterate over all objects. Those that are gone meanwhile can be among them."""

@@ -134,6 +134,7 @@ class Measures(registry.Collector):
             *_read_watches(inspector, now),
             *_read_leadership(inspector),
             *_read_brakes(inspector),
+            *_read_externals(inspector),
         ]
 
 
@@ -255,3 +256,18 @@ def _read_brakes(inspector: inspection.Inspector) -> Iterator[core.Metric]:
         ('risk', 'kind'), {
             (risk.name.lower(), meters.get_controller(resource)): float(number)
             for (risk, resource), number in inspector.operator.brakes.excesses.items()})
+
+
+def _read_externals(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    states, labels = inspector.list_externals(), ('external',)
+    for name, text, make in (
+            ('drifts', "How often things in external systems were not as they should be",
+             series.make_counter),
+            ('breaks', "How often external systems have become unavailable", series.make_counter),
+            ('unavailable', "Whether an external system is held for unavailable",
+             series.make_gauge),
+            ('waiting', "Number of objects that wait for a call to an external system",
+             series.make_gauge)):
+        if states:
+            yield make(f'kopf_external_{name}', text, labels, {
+                (state.name,): float(getattr(state, name)) for state in states})

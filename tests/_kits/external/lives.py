@@ -82,6 +82,8 @@ class Life:
         self.starts = []
         """When the operators have begun, each with a whole limit."""
         self.most = 0
+        self.received = {}
+        """The tokens whose keys are known to an operator."""
         self.doubles = []
 
     def note(self, text):
@@ -111,6 +113,8 @@ class Life:
     async def kill(self, operator):
         if operator in self.operators:
             self.operators.remove(operator)
+            for token in [token for token, other in self.received.items() if other is operator]:
+                del self.received[token]
             await operator.crash()
             if not self.operators:
                 await asyncio.sleep(self.rng.choice([0, 1, 30, 200]))
@@ -168,7 +172,9 @@ class Life:
         @external.create(idempotent=cloud.is_idempotent)
         async def create(desired, token, **_):
             enter()
-            return await cloud.create(desired, token)
+            key = await cloud.create(desired, token)
+            life.received[token] = life.caller[asyncio.current_task()]
+            return key
 
         @external.update
         async def update(key, desired, **_):
@@ -280,12 +286,15 @@ class Life:
             meta = raw['metadata']
             things = owners[meta['uid']]
             annotations = meta.get('annotations', {})
-            record = records.decode(annotations.get('external.kopf.dev/account', '{"phase":"wanted"}'))
+            text = annotations.get('external.kopf.dev/account')
+            record = records.Record() if text is None else records.decode(text)
             if 'kopf.dev/paused' in annotations:
                 continue
             if record.phase is records.Phase.UNKNOWN:
                 if self.system != 'neither':
                     raise Violation("it has stopped, though the system can tell")
+                if record.token in self.received:
+                    raise Violation("the key is lost")
                 conditions = {each['type']: each for each in raw['status']['conditions']}
                 if conditions['Synced']['reason'] != 'MayExist' or (
                         conditions['Stalled']['status'] != 'True'):
@@ -326,8 +335,8 @@ def run(seed, **options):
         return await go(journey)
 
     try:
-        with mock.patch.object(driving.Journey, 'go', count), mock.patch.object(uuid, 'uuid4', lambda: uuid.UUID(
-                int=rng.getrandbits(128), version=4)):
+        with mock.patch.object(driving.Journey, 'go', count), mock.patch.object(
+                uuid, 'uuid4', lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
             virtual.run(life.live())
         life.violation = None
     except Violation as e:
@@ -349,7 +358,7 @@ def main():
                         format='           %(message)s')
     for name in ('asyncio', 'kopf._core.reactor'):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    began, failed, stopped = time.process_time(), 0, 0
+    began, failed = time.process_time(), 0
     for seed in range(args.seed, args.seed + args.seeds):
         life = run(seed)
         if life.violation is not None:

@@ -98,8 +98,22 @@ class Run:
         return is_written and newest is not None
 
 
+class State(NamedTuple):
+    """How an external system is, for the metrics."""
+    name: str
+    drifts: int
+    """How often a thing was not as it should be."""
+    breaks: int
+    """How often the system has become unavailable."""
+    unavailable: bool
+    waiting: int
+    """How many objects wait for a call."""
+
+
 class Driver(Protocol):
     """What works with an external system, for all objects of an operator."""
+
+    def describe(self) -> State: ...
 
     def join(self, uid: str, wake: Callable[[], None]) -> Any:
         """Begin with an object; return what is remembered of it. ``wake`` runs it soon."""

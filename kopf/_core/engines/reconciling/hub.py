@@ -16,6 +16,9 @@ from kopf._core.intents import handlers, registries
 FINALIZER = 'kopf.dev/children'
 """The finalizer of objects with children that Kubernetes does not delete with their parents."""
 
+EXTERNAL_FINALIZER = 'kopf.dev/external'
+"""The finalizer of objects with things in external systems."""
+
 module_logger = logging.getLogger(__name__)
 
 
@@ -150,6 +153,10 @@ class Hub:
         if handler not in self._drivers:
             self._drivers[handler] = handler.origin.make_driver(self)
         return self._drivers[handler]
+
+    @property
+    def drivers(self) -> Collection[externals.Driver]:
+        return self._drivers.values()
 
     def find(self, name: tuple[str | None, str]) -> Collection[Member]:
         """Find the objects of this name that are reconciled, and that are looked up by names."""
