@@ -1,6 +1,7 @@
 """
 Declarations of externals: `kopf.external`, and what can be asked of them from outside.
 """
+import contextlib
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,7 +117,7 @@ class External:
         """
         for driver in list(_drivers):
             if driver.external is self:
-                driver.loop.call_soon_threadsafe(driver.trigger_key, key)
+                _tell(driver, driver.trigger_key, key)
 
     def find_fault(self) -> str | None:
         """Say which functions are missing."""
@@ -250,4 +251,9 @@ def trigger(kind: str, name: str, *, namespace: str | None = None) -> None:
     """
     selector = references.Selector(kind)
     for driver in list(_drivers):
-        driver.loop.call_soon_threadsafe(driver.trigger_object, selector, (namespace, name))
+        _tell(driver, driver.trigger_object, selector, (namespace, name))
+
+
+def _tell(driver: driving.Driver, fn: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the event loop of its operator is closed
+        driver.loop.call_soon_threadsafe(fn, *args)

@@ -334,15 +334,8 @@ class Journey:
 
     async def _enter(self, verb: str, record: records.Record) -> gates.Gate:
         """Have a turn at the gate; if it is not this one's turn, the run ends until it is."""
-        gate = self.driver.gates.get(self._get_limit_key())
-        notes = self.notes
-        urgency = gates.Urgency.ROUTINE
-        if verb not in ('observe', 'find'):
-            urgency = gates.Urgency.CHANGE
-        elif self.run.raw is not None and (
-                finalizers.is_deleting(self.run.raw) or notes.is_asked
-                or notes.digest not in (None, record.synced)):
-            urgency = gates.Urgency.QUESTION
+        gate, notes = self.driver.gates.get(self._get_limit_key()), self.notes
+        urgency = self._find_urgency(verb, record)
         if not gate.enter(notes, urgency, is_safe=(
                 verb in SAFE or self.external.abilities.is_idempotent)):
             if gate.is_broken:
@@ -353,6 +346,14 @@ class Journey:
                     f"It waits for its turn at {self.external.id}.")
             raise _Stop(externals.Result(is_settled=False))
         return gate
+
+    def _find_urgency(self, verb: str, record: records.Record) -> gates.Urgency:
+        notes = self.notes
+        if verb not in ('observe', 'find'):
+            return gates.Urgency.CHANGE
+        is_news = notes.is_asked or notes.digest not in (None, record.synced) or (
+            self.run.raw is not None and finalizers.is_deleting(self.run.raw))
+        return gates.Urgency.QUESTION if is_news else gates.Urgency.ROUTINE
 
     def _get_limit_key(self) -> Any:
         fn = self.external.limit_key
@@ -395,7 +396,12 @@ class Journey:
             has_failed=failure.is_system, until=until), is_held=until is not None)
         if outcome.exception is not None and not (
                 verb == 'delete' and failure.status in (404, 410)):
-            await self._note_failure(step, record, outcome, failure, now.wall)
+            await self._note_failure(step, outcome, failure, now.wall)
+            if gate.is_closed and (failure.is_system or until is not None):
+                gate.wait(notes, self._find_urgency(verb, record))
+                self.run.problems.append(outcome.message or '')
+                raise _Stop(externals.Result(is_settled=False))
+            raise self._fail(outcome)
         await self._note_result(step, record, outcome.result)
 
     async def _note_result(
@@ -405,10 +411,12 @@ class Journey:
         match step.verb:
             case 'create':
                 if result is None:
-                    notes.ended = now.wall
-                    await self._note_failure(step, record, progression.Outcome(
+                    wrong = progression.Outcome(
                         final=False, exception=TypeError("create must return the key."),
-                        message="create must return the key."), failures.Failure(), now.wall)
+                        message="create must return the key.")
+                    self._complain(str(wrong.message))
+                    await self._note_failure(step, wrong, failures.Failure(), now.wall)
+                    raise self._fail(wrong)
                 key = result if isinstance(result, (str, int, float)) else str(result)
                 self.logger.info(f"{self.run.handler!r} has got the key {key!r}.")
                 notes.unwritten = record.token, key
@@ -437,10 +445,10 @@ class Journey:
                 notes.erased, notes.observed = step.key, UNSEEN
 
     async def _note_failure(
-            self, step: machine.Call, record: records.Record, outcome: progression.Outcome,
-            failure: failures.Failure, now: datetime.datetime,
+            self, step: machine.Call, outcome: progression.Outcome, failure: failures.Failure,
+            now: datetime.datetime,
     ) -> None:
-        """Note what a failed call can have done, and end the run."""
+        """Note what a failed call can have done."""
         notes, can = self.notes, self.external.abilities
         if step.verb == 'create':
             notes.is_refused = failure.is_refused
@@ -454,7 +462,6 @@ class Journey:
                         raise _Stop(self._rest(machine.step(
                             self._look(self.run.raw, self._read())), following.record))
         notes.observed = UNSEEN
-        raise self._fail(outcome)
 
     def _fail(self, outcome: progression.Outcome) -> _Stop:
         """End the run with a failure: it is tried again, unless that is senseless."""

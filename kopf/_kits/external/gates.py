@@ -104,6 +104,11 @@ class Gate:
         return sum(caller.place == (urgency, number) for urgency, number, caller in self._queue)
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the system is unavailable, or wants no calls for a while."""
+        return self.is_broken or self._held > self._time()
+
+    @property
     def is_broken(self) -> bool:
         return self.broken_since is not None
 
@@ -119,12 +124,16 @@ class Gate:
             self._begun.append(now)
             caller.stamp = now
             return True
+        self.wait(caller, urgency)
+        return False
+
+    def wait(self, caller: Caller, urgency: Urgency) -> None:
+        """Queue somebody, who is woken up when there is room."""
         if caller.place is None or urgency < caller.place[0]:
             caller.place = urgency, next(self._numbers)
             heapq.heappush(self._queue, (*caller.place, caller))
         caller.is_woken = None
         self._arm()
-        return False
 
     def begin(self, caller: Caller) -> None:
         """Note that the call begins now, which is somewhat later than when it was let in."""

@@ -34,8 +34,6 @@ FAULTS = {
           "is_refused=is_unsent", "is_refused=True", ONE): 0,
     Fault('the replaced thing is forgotten', '_kits.external.machine:_keep',
           "previous=(*record.previous, record.key)", "previous=()", ONE): 0,
-    Fault('it is created for the deletion', '_kits.external.machine:_resolve',
-          "if s.is_deleting:", "if False:", NONE): 0,
     Fault('the observation is of another thing', '_kits.external.driving:Journey._look',
           "if notes.observed_key == record.subject else UNSEEN", "if True else UNSEEN", ONE): 0,
     Fault('the next thing has the same token', '_kits.external.machine:_keep',

@@ -72,6 +72,7 @@ class Life:
         self.rng = random.Random(seed)
         self.system = system or SYSTEMS[seed % len(SYSTEMS)]
         self.replaces = self.rng.random() < 0.3
+        self.is_sync = self.rng.random() < 0.1
         self.story = []
         self.caller = {}
         self.tasks = set()
@@ -115,7 +116,11 @@ class Life:
             self.operators.remove(operator)
             for token in [token for token, other in self.received.items() if other is operator]:
                 del self.received[token]
-            await operator.crash()
+            crash = asyncio.create_task(operator.crash())
+            while not crash.done():  # what has waited for a thread goes on until it writes
+                await asyncio.sleep(0.1)
+                for task in operator.queue._workers.values():
+                    task.cancel()
             if not self.operators:
                 await asyncio.sleep(self.rng.choice([0, 1, 30, 200]))
                 self.start()
@@ -160,9 +165,13 @@ class Life:
                 if task in operator.queue._workers.values():
                     life.caller[task] = operator
 
-        @external.desired
-        def desired(spec, uid, **_):
+        def desire(spec, uid, **_):
             return {'plan': spec['plan'], 'owner': uid}
+
+        async def desire_async(**kwargs):
+            return desire(**kwargs)
+
+        external.desired(desire if self.is_sync else desire_async)
 
         @external.observe
         async def observe(key, **_):
@@ -229,7 +238,8 @@ class Life:
     def disturb(self, name):
         rng = self.rng
         what = rng.choice(['edit', 'drift', 'delete', 'make', 'kill', 'kill', 'kill', 'kill',
-                           'fault', 'fault', 'api', 'down', 'vanish', 'pair', 'stop', 'pause'])
+                           'fault', 'fault', 'api', 'api', 'api', 'down', 'vanish', 'pair', 'stop',
+                           'pause'])
         self.note(f"{what} ({name})")
         living = sorted(self.cloud.living, key=lambda thing: thing.key)
         match what:
