@@ -12,6 +12,7 @@ NAMES: Mapping[type[handlers.Handler], str] = {
     handlers.TimerHandler: 'timer',
     handlers.ReconcilingHandler: 'reconcile',
     handlers.ExternalHandler: 'external',
+    handlers.CallHandler: 'external',
 }
 """Those that do not depend on the options."""
 

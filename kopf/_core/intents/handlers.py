@@ -278,6 +278,9 @@ class ReconcilingHandler(ResourceHandler):
 class Origin(Protocol):
     """The declaration of an external, and its functions."""
 
+    @property
+    def calls(self) -> 'Mapping[str, CallHandler]': ...
+
     def find_fault(self) -> str | None:
         """Say what is missing in the declaration, now that all is declared."""
 

@@ -136,7 +136,7 @@ class External:
         declared: Any = self._options['declared']
         self.calls = {**self.calls, verb: handlers.CallHandler(
             id=ids.HandlerId(f'{self.id}/{verb}'), fn=fn, success_level=10, failure_level=10,
-            param=self._options['param'], backoff=self._options['backoff'],
+            selector=self._options['selector'], param=self._options['param'], backoff=self._options['backoff'],
             timeout=None if verb == 'desired' else self._abilities['timeout'],
             arguments=None if declared is None or (verb not in self.calls and verb == 'desired')
             else declared.bind(fn, None, is_lasting=False))}
@@ -217,19 +217,21 @@ def external(
     if isinstance(immutable, str):
         raise TypeError(f"immutable= must be a collection, e.g. [{immutable!r}].")
     declared = references.get_declaration(arg1)
+    selector = references.Selector(
+        arg1, arg2, arg3, group=group, version=version, kind=kind, plural=plural,
+        singular=singular, shortcut=shortcut, category=category)
     made = External(
         id=id, interval=interval, limit=limit, limit_key=limit_key, after=tuple(after),
         shown=shown, abilities={
             'corrects': on_drift == 'correct', 'orphans': deletion == 'orphan',
             'replaces': replace, 'immutable': tuple(map(dicts.parse_field, immutable)),
             'consistency': consistency, 'timeout': timeout,
-        }, options={'declared': declared, 'param': param, 'backoff': backoff})
+        }, options={
+            'declared': declared, 'selector': selector, 'param': param, 'backoff': backoff})
     target = registries.get_default_registry() if registry is None else registry
     target.append(handlers.ExternalHandler(
         id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions,
-        selector=references.Selector(
-            arg1, arg2, arg3, group=group, version=version, kind=kind, plural=plural,
-            singular=singular, shortcut=shortcut, category=category),
+        selector=selector,
         declared=declared, param=param, backoff=backoff, labels=labels, annotations=annotations,
         when=when))
     return made

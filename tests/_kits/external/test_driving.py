@@ -447,3 +447,42 @@ def test_missing_functions_are_a_fault():
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError):
         kopf.external('things', registry=kopf.OperatorRegistry(), **options)
+
+
+@virtual_time
+async def test_the_handlers_of_changes_of_the_same_objects_go_on():
+    cloud, registry, events = Cloud(), make_registry(), []
+    declare(cloud, registry=registry, conditions=True)
+
+    @kopf.on.create('things', registry=registry)
+    @kopf.on.update('things', registry=registry)
+    @kopf.on.delete('things', registry=registry)
+    async def fn(reason, diff, **_):
+        events.append((reason, [item.field for item in diff]))
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(5)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert events == [('create', [()]), ('update', [('spec', 'plan')]), ('delete', [])]
+    assert [call.verb for call in cloud.calls] == [
+        'create', 'get', 'get', 'update', 'delete', 'get']
+
+
+@virtual_time
+async def test_nothing_is_called_while_a_deletion_waits():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, conditions=True)
+    kopf.on.create('things', registry=registry)(lambda **_: None)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(29)
+        assert len(cloud.calls) <= 4
+        await asyncio.sleep(5)
+        assert await api.client.list('things') == []

@@ -171,7 +171,7 @@ class Reconcilers(Member):
         limits = externals.Limits(is_paused, is_stopped)
         try:
             if finalizers.is_deleting(raw):
-                await self._end(raw, limits)
+                await self._end(raw, limits, is_triggered=is_triggered)
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
@@ -184,14 +184,18 @@ class Reconcilers(Member):
         if self._has_applied and not is_asked:
             self._count_repetition()
 
-    async def _end(self, raw: bodies.RawBody, limits: externals.Limits) -> None:
+    async def _end(
+            self, raw: bodies.RawBody, limits: externals.Limits, *, is_triggered: bool,
+    ) -> None:
         """Delete what the object has outside, and what Kubernetes does not delete with it."""
         newest: bodies.RawBody | None = raw
-        for handler in self.host.handlers.reconciling:
-            if not isinstance(handler, handlers.ExternalHandler):
-                self._states.pop(handler.id, None)
-        for handler in self._externals:
-            if newest is not None:
+        now, called = self._hub.context.clock.mono(), self._externals
+        self._states = progression.State({
+            handler.id: self._states[handler.id] for handler in called
+            if handler.id in self._states})
+        for handler in called:
+            state = self._states.get(handler.id)
+            if newest is not None and (is_triggered or state is None or state.is_due(now)):
                 newest = await self._drive(handler, newest, limits, is_last=True)
         if newest is not None:
             await self._clean_up(newest)
@@ -429,7 +433,7 @@ class Reconcilers(Member):
         if patch.fns:  # they are called once for each attempt: for what is sent
             patch = patches.Patch(patch, fns=[sent.append])
         newest = await application.apply(target, raw, patch)
-        if newest is not None:
+        if newest is not None and newest is not raw:
             expected: Any = sent[-1] if sent else patches.merge(raw, patch)
             self._accept(newest, has_news=_has_news(raw, newest, expected))
         return newest
