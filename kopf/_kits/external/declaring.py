@@ -136,7 +136,8 @@ class External:
         declared: Any = self._options['declared']
         self.calls = {**self.calls, verb: handlers.CallHandler(
             id=ids.HandlerId(f'{self.id}/{verb}'), fn=fn, success_level=10, failure_level=10,
-            selector=self._options['selector'], param=self._options['param'], backoff=self._options['backoff'],
+            selector=self._options['selector'], param=self._options['param'],
+            backoff=self._options['backoff'],
             timeout=None if verb == 'desired' else self._abilities['timeout'],
             arguments=None if declared is None or (verb not in self.calls and verb == 'desired')
             else declared.bind(fn, None, is_lasting=False))}

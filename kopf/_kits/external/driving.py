@@ -52,7 +52,7 @@ class Declaration(Protocol):
 class Notes(gates.Caller):
     """What this process knows of one thing; the next one does not, and need not."""
     __slots__ = (
-        'announced', 'digest', 'due', 'ended', 'erased', 'is_asked', 'is_refused', 'key',
+        'announced', 'checked', 'digest', 'due', 'ended', 'erased', 'is_asked', 'is_refused', 'key',
         'observed', 'observed_at', 'observed_key', 'problem', 'settles', 'uid', 'unwritten',
         'updated')
 
@@ -60,6 +60,8 @@ class Notes(gates.Caller):
         super().__init__(wake)
         self.uid = uid
         self.digest: str | None = None
+        self.checked: str | None = None
+        """The digest of what the last observation was compared to."""
         self.due: float | None = None
         """When it is observed next (monotonic time); None if that is not decided yet."""
         self.observed: Any = UNSEEN
@@ -81,6 +83,10 @@ class Notes(gates.Caller):
         """Until when the system can deny the update."""
         self.problem: str | None = None
         """The last failure that was logged."""
+
+    def distrust(self) -> None:
+        """Observe again before anything else is done."""
+        self.observed, self.due = UNSEEN, float('-inf')
 
     def forget(self) -> None:
         """Forget what a call of the former record has brought."""
@@ -229,7 +235,7 @@ class Journey:
             is_armed=notes.announced == (record.token, record.attempt) and (
                 record.by == self.driver.id),
             is_refused=notes.is_refused, ended=notes.ended,
-            found=self.found, is_due=self._is_due(record, now.mono),
+            found=self.found, is_due=self._find_due(record, now.mono) <= now.mono,
             observed=notes.observed if notes.observed_key == record.subject else UNSEEN,
             is_erased=notes.erased is not None and notes.erased == record.subject,
             updated=notes.updated if now.mono < notes.settles else None)
@@ -258,17 +264,16 @@ class Journey:
                     return f"{other} has to be there before."
         return None
 
-    def _is_due(self, record: records.Record, now: float) -> bool:
-        """Whether it is time to observe, by the interval, by a change, or as somebody has asked."""
+    def _find_due(self, record: records.Record, now: float) -> float:
+        """Find when to observe: by the interval, after a change, or as somebody has asked."""
         notes, interval = self.notes, self.external.interval
         if notes.due is None:
             spread = random.uniform(0, interval) if interval is not None else float('inf')
             is_known = record.synced is not None and notes.digest in (None, record.synced)
             notes.due = now + spread if is_known else now
-        if notes.is_asked or notes.digest not in (None, record.synced):
-            notes.due = min(notes.due, now)
-        notes.due = max(notes.due, notes.observed_at + FLOOR)
-        return notes.due <= now
+        is_changed = notes.digest not in (None, record.synced, notes.checked)
+        is_urgent = notes.is_asked or (is_changed and not self.run.limits.is_paused())
+        return max(min(notes.due, now) if is_urgent else notes.due, notes.observed_at + FLOOR)
 
     # Acting.
 
@@ -339,7 +344,7 @@ class Journey:
         if not gate.enter(notes, urgency, is_safe=(
                 verb in SAFE or self.external.abilities.is_idempotent)):
             if gate.is_broken:
-                notes.observed = UNSEEN  # it is long ago when the system is back
+                notes.distrust()  # it is long ago when the system is back
             if urgency is not gates.Urgency.ROUTINE:
                 self.run.problems.append(
                     f"{self.external.id} is not available." if gate.is_broken else
@@ -428,7 +433,7 @@ class Journey:
                     self.logger.info(f"{self.run.handler!r} has found the key {result!r}.")
             case 'observe':
                 notes.observed, notes.observed_at = result, now.mono
-                notes.observed_key = step.key
+                notes.observed_key, notes.checked = step.key, notes.digest
                 notes.is_asked = False
                 interval = self.external.interval
                 notes.due = float('inf') if interval is None else (
@@ -461,7 +466,7 @@ class Journey:
                     if following.record.phase is Phase.UNKNOWN:
                         raise _Stop(self._rest(machine.step(
                             self._look(self.run.raw, self._read())), following.record))
-        notes.observed = UNSEEN
+        notes.distrust()
 
     def _fail(self, outcome: progression.Outcome) -> _Stop:
         """End the run with a failure: it is tried again, unless that is senseless."""
@@ -525,7 +530,8 @@ class Journey:
         times = [] if step.until is None else [now.at(step.until)]
         if record.phase is Phase.KNOWN and notes.due is not None:
             notes.due = min([notes.due, *times])
-            times = [max(notes.due, now.mono + FLOOR)]
+            due = self._find_due(record, now.mono)
+            times = [due if due > now.mono else now.mono + FLOOR]
         outcome = None
         if report is machine.REMAINS:  # it is deleted again, more and more seldom
             outcome = progression.Outcome(final=False, delay=execution.get_backoff(
