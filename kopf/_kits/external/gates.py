@@ -43,7 +43,8 @@ class Rate:
     concurrency: int | None = None
 
     def __post_init__(self) -> None:
-        if self.count <= 0 or self.per <= 0 or (self.concurrency or 1) < 1:
+        concurrency = 1 if self.concurrency is None else self.concurrency
+        if self.count <= 0 or self.per <= 0 or concurrency < 1:
             raise ValueError(f"The numbers of a rate must be positive: {self!r}.")
 
     def share(self, share: float) -> tuple[int, float]:
