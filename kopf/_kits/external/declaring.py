@@ -26,7 +26,7 @@ class External:
 
     All functions get the arguments of all handlers of objects, and ``key``, ``token``,
     ``observed``, ``desired``, ``diff``; those that are not known yet are `None`. They can be sync
-    or async. See "External systems" in the documentation.
+    or async. See "Keep things in external systems" in the documentation.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ def external(
     """
     Declare what the operator keeps in an external system for each object: an account, a database.
 
-    The result has the decorators for the functions that observe, create, update, and delete it. See
-    "External systems" in the documentation. All times are in seconds.
+    The result has the decorators for the functions that observe, create, update, and delete it. All
+    times are in seconds. See "Keep things in external systems" in the documentation.
 
     :param id: what identifies the external in the records on the objects: keep it. Up to 50
         letters, digits, ``-``, and ``_``.

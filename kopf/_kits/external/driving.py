@@ -94,7 +94,7 @@ class Notes(gates.Caller):
         self.ended, self.erased, self.observed, self.updated = None, None, UNSEEN, None
 
 
-class Driver(externals.Driver):
+class Driver(hub.Driver):
     """What works with one external system, for all objects of one operator."""
 
     def __init__(self, external: Declaration, owner: hub.Hub) -> None:
@@ -123,9 +123,9 @@ class Driver(externals.Driver):
         if notes.key is not None and self.keys.get(notes.key) is notes:
             del self.keys[notes.key]
 
-    def describe(self) -> externals.State:
+    def describe(self) -> hub.State:
         opened = list(self.gates)
-        return externals.State(
+        return hub.State(
             self.external.id, self.drifts, sum(gate.breaks for gate in opened),
             any(gate.is_broken for gate in opened), sum(map(len, opened)))
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from kopf._cogs.aiokits import sharing
 from kopf._core.actions import decisions
 from kopf._core.engines.daemons import companions
-from kopf._core.engines.reconciling import externals
+from kopf._core.engines.reconciling import hub
 from kopf._core.path import intake, objects
 from kopf._core.reactor import operating
 from kopf._core.reactor.watches import watchsets
@@ -61,10 +61,10 @@ class Inspector:
         watches = self.operator.watches
         return () if watches is None else watches.list_states()
 
-    def list_externals(self) -> Sequence[externals.State]:
+    def list_externals(self) -> Sequence[hub.State]:
         """List the external systems that were used."""
-        hub = self.operator.hub
-        return () if hub is None else [driver.describe() for driver in hub.drivers]
+        found = self.operator.hub
+        return () if found is None else [driver.describe() for driver in found.drivers]
 
     async def tour(self) -> AsyncIterator[objects.Item]:
         """Iterate over all objects. Those that are gone meanwhile can be among them."""

@@ -6,10 +6,11 @@ object between two of them: so, what matters is on the object before the next fu
 """
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, patches
 from kopf._core.actions import application, execution, finalizers, progression
+from kopf._core.engines.reconciling import hub
 from kopf._core.intents import causes, handlers
 
 
@@ -21,14 +22,6 @@ class Result(NamedTuple):
     """The outcome of the attempt that has failed; None if none has."""
     is_settled: bool = True
     """Whether all is done, so that earlier failures do not count any more."""
-
-
-class Limits(NamedTuple):
-    """What can come between two steps."""
-    is_paused: Callable[[], bool]
-    """Whether nothing may be changed for the object."""
-    is_stopped: Callable[[], bool]
-    """Whether no function may be called any more."""
 
 
 class Run:
@@ -43,7 +36,7 @@ class Run:
             context: execution.Context,
             state: progression.HandlerState,
             accept: Callable[[bodies.RawBody, bodies.RawBody, bodies.RawBody, bool], None],
-            limits: 'Limits',
+            limits: hub.Limits,
     ) -> None:
         self.handler = handler
         self.raw: bodies.RawBody | None = raw
@@ -96,30 +89,3 @@ class Run:
             not newest['metadata'].get('finalizers'))
         self.raw = None if is_gone else newest
         return is_written and newest is not None
-
-
-class State(NamedTuple):
-    """How an external system is, for the metrics."""
-    name: str
-    drifts: int
-    """How often a thing was not as it should be."""
-    breaks: int
-    """How often the system has become unavailable."""
-    unavailable: bool
-    waiting: int
-    """How many objects wait for a call."""
-
-
-class Driver(Protocol):
-    """What works with an external system, for all objects of an operator."""
-
-    def describe(self) -> State: ...
-
-    def join(self, uid: str, wake: Callable[[], None]) -> Any:
-        """Begin with an object; return what is remembered of it. ``wake`` runs it soon."""
-
-    def leave(self, notes: Any) -> None:
-        """Stop with an object: it is gone, or it is not handled here any more."""
-
-    async def drive(self, run: Run, notes: Any) -> Result:
-        """Do what can be done now."""

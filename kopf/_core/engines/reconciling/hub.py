@@ -6,11 +6,11 @@ It knows the children of all objects, and finds the objects that are reconciled 
 import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution
-from kopf._core.engines.reconciling import children, desired, externals
+from kopf._core.engines.reconciling import children, desired
 from kopf._core.intents import handlers, registries
 
 FINALIZER = 'kopf.dev/children'
@@ -20,6 +20,14 @@ EXTERNAL_FINALIZER = 'kopf.dev/external'
 """The finalizer of objects with things in external systems."""
 
 module_logger = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """What can come between two steps."""
+    is_paused: Callable[[], bool]
+    """Whether nothing may be changed for the object."""
+    is_stopped: Callable[[], bool]
+    """Whether no function may be called any more."""
 
 
 class Host(Protocol):
@@ -41,6 +49,33 @@ class Host(Protocol):
 
     def wake_up(self) -> None:
         """Process the object again soon."""
+
+
+class State(NamedTuple):
+    """How an external system is, for the metrics."""
+    name: str
+    drifts: int
+    """How often a thing was not as it should be."""
+    breaks: int
+    """How often the system has become unavailable."""
+    unavailable: bool
+    waiting: int
+    """How many objects wait for a call."""
+
+
+class Driver(Protocol):
+    """What works with an external system, for all objects of an operator."""
+
+    def describe(self) -> State: ...
+
+    def join(self, uid: str, wake: Callable[[], None]) -> Any:
+        """Begin with an object; return what is remembered of it. ``wake`` runs it soon."""
+
+    def leave(self, notes: Any) -> None:
+        """Stop with an object: it is gone, or it is not handled here any more."""
+
+    async def drive(self, run: Any, notes: Any) -> Any:
+        """Do what can be done now in a `Run`; return its `Result`."""
 
 
 class Member:
@@ -101,7 +136,7 @@ class Hub:
         self._kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._uncertain: Collection[handlers.ReconcilingHandler] = set()
         """The handlers that can own more kinds, as the discovery has failed."""
-        self._drivers: dict[handlers.ExternalHandler, externals.Driver] = {}
+        self._drivers: dict[handlers.ExternalHandler, Driver] = {}
         self._members: dict[object, tuple[Member, ...]] = {}
         """
         The objects by their uids, and those that watch others also by their names. One uid has
@@ -148,14 +183,14 @@ class Hub:
         """Get the field manager of a handler."""
         return desired.get_manager(self.context.settings.reconciling.manager, handler.id)
 
-    def get_driver(self, handler: handlers.ExternalHandler) -> externals.Driver:
+    def get_driver(self, handler: handlers.ExternalHandler) -> Driver:
         """Get what works with an external system."""
         if handler not in self._drivers:
             self._drivers[handler] = handler.origin.make_driver(self)
         return self._drivers[handler]
 
     @property
-    def drivers(self) -> Collection[externals.Driver]:
+    def drivers(self) -> Collection[Driver]:
         return self._drivers.values()
 
     def find(self, name: tuple[str | None, str]) -> Collection[Member]:

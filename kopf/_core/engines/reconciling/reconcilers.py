@@ -9,17 +9,20 @@ import functools
 import random
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
 from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, execution, finalizers, loggers, progression
-from kopf._core.engines.reconciling import children, conditions, desired, externals
-from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
+from kopf._core.engines.reconciling import children, conditions, desired
+from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Limits, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
 from kopf._core.intents import causes, filters, handlers, pauses
+
+if TYPE_CHECKING:
+    from kopf._core.engines.reconciling import externals
 
 UNVERSIONED = {'metadata': {'resourceVersion': None, 'generation': None, 'managedFields': None}}
 """A patch that removes what changes in an object by any write."""
@@ -138,7 +141,7 @@ class Reconcilers(Member):
         newest: bodies.RawBody | None = raw
         for handler in self._externals:  # they are observed
             if handler in held and newest is not None:
-                newest = await self._drive(handler, newest, externals.Limits(
+                newest = await self._drive(handler, newest, Limits(
                     lambda: True, is_stopped), is_last=False)
         if newest is not None and pause not in self._told and any(
                 handler.conditions for handler in held):
@@ -168,7 +171,7 @@ class Reconcilers(Member):
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
-        limits = externals.Limits(is_paused, is_stopped)
+        limits = Limits(is_paused, is_stopped)
         try:
             if finalizers.is_deleting(raw):
                 await self._end(raw, limits, is_triggered=is_triggered)
@@ -185,7 +188,7 @@ class Reconcilers(Member):
             self._count_repetition()
 
     async def _end(
-            self, raw: bodies.RawBody, limits: externals.Limits, *, is_triggered: bool,
+            self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool,
     ) -> None:
         """Delete what the object has outside, and what Kubernetes does not delete with it."""
         newest: bodies.RawBody | None = raw
@@ -216,7 +219,7 @@ class Reconcilers(Member):
             self._hub.context.clock.mono())
 
     async def _call(
-            self, raw: bodies.RawBody, limits: externals.Limits, *, is_triggered: bool,
+            self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool,
     ) -> None:
         now = self._hub.context.clock.mono()
         called = [
@@ -301,9 +304,10 @@ class Reconcilers(Member):
 
     async def _drive(
             self, handler: handlers.ExternalHandler, raw: bodies.RawBody,
-            limits: externals.Limits, *, is_last: bool,
+            limits: Limits, *, is_last: bool,
     ) -> bodies.RawBody | None:
         """Let the driver of an external do what can be done now."""
+        from kopf._core.engines.reconciling import externals  # only if it is used
         driver, now = self._hub.get_driver(handler), self._hub.context.clock.now()
         self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
         state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
@@ -353,7 +357,7 @@ class Reconcilers(Member):
             resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
 
     async def _finish(
-            self, upkeep: Upkeep | externals.Run, raw: bodies.RawBody,
+            self, upkeep: 'Upkeep | externals.Run', raw: bodies.RawBody,
             outcome: progression.Outcome, is_last: bool,
     ) -> bodies.RawBody | None:
         """
