@@ -280,14 +280,14 @@ class Journey:
     async def _desire(self) -> None:
         """Ask the author what should be."""
         outcome = await self.run.call(self.external.calls['desired'], **self._get_extras(None))
-        if outcome.exception is not None:
-            raise self._fail(outcome)
-        result = outcome.result
         try:
-            text = json.dumps(result, sort_keys=True, allow_nan=False, default=dict)
+            text = json.dumps(outcome.result, sort_keys=True, allow_nan=False, default=dict)
         except (TypeError, ValueError) as e:
-            raise self._fail(progression.Outcome(
-                final=True, exception=e, message=f"what is desired is not JSON: {e}")) from e
+            outcome = progression.Outcome(
+                final=True, exception=e, message=f"what is desired is not JSON: {e}")
+        if outcome.exception is not None:
+            self._complain(outcome.message or '', outcome.exception)
+            raise self._fail(outcome)
         self.desired = json.loads(text)
         self.notes.digest = hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -486,3 +486,48 @@ async def test_nothing_is_called_while_a_deletion_waits():
         assert len(cloud.calls) <= 4
         await asyncio.sleep(5)
         assert await api.client.list('things') == []
+
+
+@virtual_time
+async def test_errors_of_the_functions_are_logged_once_and_tried_again(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+
+    @external.desired
+    async def desired(spec, **_):
+        return {'plan': spec['plan']}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={})
+        await asyncio.sleep(100)
+        assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+        await api.client.patch('things', 'a', {'spec': {'plan': 'small'}})
+        await known(api)
+
+
+@virtual_time
+async def test_a_key_that_is_not_returned_is_an_error():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, finds=False)
+
+    @external.create
+    async def create(token, **_):
+        await cloud.create({}, token)
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={})
+        await api.client.wait('things', 'a', lambda obj: get_record(obj)['phase'] == 'unknown')
+        await asyncio.sleep(100)
+    assert len(cloud.living) == 1
+
+
+@virtual_time
+async def test_each_key_of_a_limit_has_its_own_limit():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, limit=kopf.Rate(1, per=10),
+            limit_key=lambda name, **_: name)
+    async with running(registry) as api:
+        for name in 'abc':
+            await api.client.create('things', name, spec={'plan': 'small'})
+        await asyncio.sleep(2)
+    assert len(cloud.living) == 3
