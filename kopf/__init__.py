@@ -111,6 +111,9 @@ if TYPE_CHECKING:
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
     from kopf._kits.events import event, exception, info, warn
+    from kopf._kits.external.declaring import External, external, trigger
+    from kopf._kits.external.failures import NotSent, RetryAfter
+    from kopf._kits.external.gates import Rate
     from kopf._kits.protecting import protected
     from kopf._kits.reading import get, list_
     from kopf._kits.running import operator, run, run_tasks, spawn_tasks
@@ -170,6 +173,12 @@ _LAZY = {
     'exception': 'kopf._kits.events',
     'info': 'kopf._kits.events',
     'warn': 'kopf._kits.events',
+    'External': 'kopf._kits.external.declaring',
+    'NotSent': 'kopf._kits.external.failures',
+    'Rate': 'kopf._kits.external.gates',
+    'RetryAfter': 'kopf._kits.external.failures',
+    'external': 'kopf._kits.external.declaring',
+    'trigger': 'kopf._kits.external.declaring',
     'execute': 'kopf._kits.subhandlers',
     'login_via_async_client': 'kopf._cogs.logins.piggybacking',
     'login_via_client': 'kopf._cogs.logins.piggybacking',
@@ -236,6 +245,7 @@ __all__ = [
     'DiffOperation',
     'Embedded',
     'ErrorsMode',
+    'External',
     'FieldPath',
     'FieldSpec',
     'Float',
@@ -262,6 +272,7 @@ __all__ = [
     'Move',
     'MultiDiffBaseStorage',
     'MultiProgressStorage',
+    'NotSent',
     'Nullable',
     'ObjectLogger',
     'ObjectReference',
@@ -276,11 +287,13 @@ __all__ = [
     'ProgressRecord',
     'ProgressStorage',
     'Quantity',
+    'Rate',
     'RawBody',
     'RawEvent',
     'RawEventType',
     'Reason',
     'Resource',
+    'RetryAfter',
     'SSLPeer',
     'Scale',
     'SecretKeyRef',
@@ -324,6 +337,7 @@ __all__ = [
     'event',
     'exception',
     'execute',
+    'external',
     'generated',
     'get',
     'get_default_lifecycle',
@@ -356,6 +370,7 @@ __all__ = [
     'spawn_tasks',
     'subhandler',
     'timer',
+    'trigger',
     'warn',
 ]
 

@@ -1036,6 +1036,63 @@ def release_brakes(__controls: CLIControls, **options: Any) -> None:
         done=f"The brakes are released until {text}", known="The brakes were released already")
 
 
+@main.group(short_help="Say what exists in external systems.")
+def external() -> None:
+    """Say what exists in external systems, where an operator cannot know it."""
+
+
+def thing_options(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add which thing of which object is meant."""
+    @helpscreens.option('-n', '--namespace',
+                        help="The namespace of the object. [default: of the kubeconfig]")
+    @click.argument('kind')
+    @click.argument('name')
+    @click.argument('id')
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        return fn(*args, **kwargs)
+    return wrapper
+
+
+@external.command(
+    cls=helpscreens.SectionCommand, short_help="Let an object have what exists already.")
+@logging_options
+@helpscreens.option('--key', required=True, help="The key in the external system.")
+@thing_options
+@click.make_pass_decorator(CLIControls, ensure=True)
+def adopt(__controls: CLIControls, key: str, **options: Any) -> None:
+    """
+    Let an object have the thing with this key: the operator does not create another one.
+
+    For example: kopf external adopt tenants tenant1 billing --key acct-1234
+    """
+    _state(__controls, key, '.adopt', f"It is adopted by the key {key}", **options)
+
+
+@external.command(
+    cls=helpscreens.SectionCommand, short_help="Say that nothing exists, so that it is created.")
+@logging_options
+@thing_options
+@click.make_pass_decorator(CLIControls, ensure=True)
+def retry(__controls: CLIControls, **options: Any) -> None:
+    """
+    Say that nothing was created for an object: the operator creates it now. Look before.
+
+    For example: kopf external retry tenants tenant1 billing
+    """
+    _state(__controls, 'true', '.retry', "It is created now", **options)
+
+
+def _state(
+        controls: CLIControls, text: str, suffix: str, done: str, *,
+        name: str, id: str, **options: Any,
+) -> None:
+    from kopf._kits.external import records  # only for these commands
+    _annotate(
+        controls, text, {**options, 'names': [name], 'annotation': records.make_name(id, suffix)},
+        done=done, known="This was said already")
+
+
 def _annotate(
         controls: CLIControls, text: str | None, options: dict[str, Any], *, done: str, known: str,
 ) -> None:

@@ -11,6 +11,8 @@ NAMES: Mapping[type[handlers.Handler], str] = {
     handlers.DaemonHandler: 'daemon',
     handlers.TimerHandler: 'timer',
     handlers.ReconcilingHandler: 'reconcile',
+    handlers.ExternalHandler: 'external',
+    handlers.CallHandler: 'external',
 }
 """Those that do not depend on the options."""
 

@@ -326,6 +326,11 @@ class _Explainer:
 
     def _judge_others(self) -> Iterator[Verdict]:
         for handler, mismatch in self._mismatches.items():
+            if isinstance(handler, handlers.ExternalHandler):
+                yield Verdict(
+                    decorators.name_decorator(handler), handler.id, mismatch is None,
+                    mismatch or self._describe_external(handler))
+                continue
             if isinstance(handler, handlers.SpawningHandler | handlers.ReconcilingHandler):
                 if finalizers.is_deleting(self._raw):
                     mismatch = "the object is being deleted"
@@ -343,6 +348,18 @@ class _Explainer:
             if other not in served:
                 yield Verdict(
                     decorators.name_decorator(other), other.id, False, self._explain_absence(other))
+
+    def _describe_external(self, handler: handlers.ExternalHandler) -> str:
+        """Describe what the object has in an external system."""
+        from kopf._kits.external import records  # only if there is any
+        name = records.make_name(handler.id)
+        text = conventions.get_annotations(self._raw).get(name)
+        try:
+            record = records.Record() if text is None else records.decode(text)
+        except ValueError as e:
+            return str(e)
+        paused = "; the object is paused, so it is only observed" if self._pause else ''
+        return record.describe() + paused
 
     def _explain_absence(self, handler: handlers.ResourceHandler) -> str:
         """Explain why a handler is not served for this resource."""
@@ -385,7 +402,7 @@ class _Explainer:
         names = ', '.join(
             f"{decorators.name_decorator(handler)} {handler.id}" for handler in needed_by)
         for index, finalizer in enumerate(self._raw['metadata'].get('finalizers') or ()):
-            if finalizer not in (own, hub.FINALIZER):
+            if finalizer not in (own, hub.FINALIZER, hub.EXTERNAL_FINALIZER):
                 yield finalizer, self._foreign_finalizer
             elif self._registry.is_empty:
                 yield finalizer, "of an operator made with Kopf"
@@ -396,6 +413,8 @@ class _Explainer:
                     "of this operator, but no handler needs it: the operator removes it")
             elif not self._served.reconciling:
                 yield finalizer, self._describe_leftover(finalizer, index, "reconcile")
+            elif finalizer == hub.EXTERNAL_FINALIZER:
+                yield finalizer, "of this operator, which deletes what is in external systems first"
             else:
                 yield finalizer, "of this operator, which deletes the owned resources first"
 

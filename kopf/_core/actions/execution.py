@@ -81,6 +81,7 @@ POLICIES: Mapping[type[handlers.Handler], Policy] = {
         default_errors=handlererrors.ErrorsMode.IGNORED, is_retried=False, stores_result=True),
     handlers.ChangingHandler: Policy(stores_result=True, has_own_patch=True),
     handlers.ReconcilingHandler: Policy(has_own_patch=True, is_backoff_growing=True),
+    handlers.CallHandler: Policy(is_backoff_growing=True),
     handlers.DaemonHandler: Policy(stores_result=True),
     handlers.TimerHandler: Policy(stores_result=True),
     handlers.WebhookHandler: Policy(
@@ -135,7 +136,7 @@ async def _attempt(
     if left is not None and left <= 0:
         return _time_out(handler, age, logger)
     if handler.retries is not None and state.retries >= handler.retries:
-        return _give_up(handlererrors.HandlerRetriesError(
+        return _give_up(handler, handlererrors.HandlerRetriesError(
             f"{name} has exceeded {handler.retries} retries."), logger)
 
     patch: patches.Patch | None = None
@@ -309,7 +310,7 @@ def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) 
 def fail(handler: handlers.Handler, exception: BaseException, logger: Any) -> progression.Outcome:
     """Make the outcome of a handler that fails permanently, and log it without a traceback."""
     text = _describe(exception)
-    logger.error(f"{handler!r} failed permanently: {text}")
+    logger.log(handler.failure_level, f"{handler!r} failed permanently: {text}")
     return progression.Outcome(final=True, exception=exception, message=text)
 
 
@@ -337,12 +338,12 @@ def judge(
 
     if isinstance(e, handlererrors.TemporaryError):
         if is_last:
-            return _give_up(handlererrors.HandlerRetriesError(
+            return _give_up(handler, handlererrors.HandlerRetriesError(
                 f"{handler!r} failed temporarily but will exceed {handler.retries} retries: {text}",
             ), logger)
         when = f"in {_count_seconds(e.delay)}" if e.delay and e.delay > 0 else "at once"
         end = f" (will try again {when})" if POLICIES[type(handler)].is_retried else ""
-        logger.error(f"{handler!r} failed temporarily: {text}{end}")
+        logger.log(handler.failure_level, f"{handler!r} failed temporarily: {text}{end}")
         return progression.Outcome(final=False, delay=e.delay, exception=e, message=text)
 
     outcome = progression.Outcome(final=True, exception=e, message=text)
@@ -361,7 +362,8 @@ def judge(
                    f"{_count_seconds(backoff)}: {text}")
         outcome = outcome._replace(final=False, delay=backoff)
     is_raised = e.__traceback__ is not None
-    logger.error(message, exc_info=(type(e), e, e.__traceback__) if is_raised else None)
+    logger.log(handler.failure_level, message,
+               exc_info=(type(e), e, e.__traceback__) if is_raised else None)
     return outcome
 
 
@@ -379,12 +381,14 @@ def get_backoff(
 
 def _time_out(handler: handlers.Handler, age: float, logger: Any) -> progression.Outcome:
     runtime = datetime.timedelta(seconds=age)
-    return _give_up(handlererrors.HandlerTimeoutError(
+    return _give_up(handler, handlererrors.HandlerTimeoutError(
         f"{handler!r} has timed out after {runtime}."), logger)
 
 
-def _give_up(e: handlererrors.PermanentError, logger: Any) -> progression.Outcome:
-    logger.error(str(e))
+def _give_up(
+        handler: handlers.Handler, e: handlererrors.PermanentError, logger: Any,
+) -> progression.Outcome:
+    logger.log(handler.failure_level, str(e))
     return progression.Outcome(final=True, exception=e, message=str(e))
 
 

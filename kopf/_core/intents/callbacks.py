@@ -138,6 +138,21 @@ class ReconcilingFn(Protocol[BodyT, SpecT, StatusT]):
     ) -> object: ...
 
 
+class ExternalFn(Protocol[BodyT, SpecT, StatusT]):
+    """A function of an external: what is not known yet is None."""
+    def __call__(
+            self, *,
+            key: Any, token: str | None, observed: Any, desired: Any, diff: diffs.Diff,
+            retry: int, started: datetime.datetime, runtime: datetime.timedelta,
+            param: Any, logger: Any, memo: Any,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
+            uid: str, name: str, namespace: str, resource: references.Resource,
+            labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
+            reason: 'causes.Reason', children: offspring.Children,
+            **kwargs: Any,
+    ) -> object: ...
+
+
 def collect(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
     Make generators ordinary functions, which return the list of what was yielded.

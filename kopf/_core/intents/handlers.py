@@ -10,7 +10,7 @@ import logging
 import numbers
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from kopf._cogs.structs import dicts, ids, references, reviews
 from kopf._core.intents import callbacks, causes, typedargs
@@ -97,6 +97,8 @@ class Handler:
     backoff: float | None = None
     success_level: int = logging.INFO
     """The level at which the log says that the handler has succeeded."""
+    failure_level: int = logging.ERROR
+    """The level at which the log says that the handler has failed."""
 
     title: ClassVar[str] = 'Handler'
     """What it is called in the log."""
@@ -273,6 +275,31 @@ class ReconcilingHandler(ResourceHandler):
     conditions: bool = False
 
     title = 'Reconciler'
+
+
+class Origin(Protocol):
+    """The declaration of an external, and its functions."""
+
+    @property
+    def calls(self) -> 'Mapping[str, CallHandler]': ...
+
+    def find_fault(self) -> str | None:
+        """Say what is missing in the declaration, now that all is declared."""
+
+    def make_driver(self, hub: Any) -> Any:
+        """Make what works with the system, for all objects of an operator."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ExternalHandler(ReconcilingHandler):
+    """An external system: a driver works with it for the object, instead of the function."""
+    origin: Origin
+
+    title = 'External'
+
+
+class CallHandler(ResourceHandler):
+    """One of the author's functions of an external."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -78,6 +78,7 @@ class OperatorRegistry:
             handlers.TimerHandler: self._spawning,
             handlers.ChangingHandler: self._changing,
             handlers.ReconcilingHandler: self._reconciling,
+            handlers.ExternalHandler: self._reconciling,
             handlers.WebhookHandler: self._webhooks,
         }
         sorts[type(handler)].append(handler)
@@ -111,9 +112,11 @@ class OperatorRegistry:
         Check what can only be checked when all handlers are declared.
 
         :raises LookupError: if there is any of `find_missing_indices`, or if a conversion between
-            versions is absent.
+            versions or a function of an external is absent.
         """
-        faults = (converter.find_fault() for converter in self._converters.values())
+        faults = [converter.find_fault() for converter in self._converters.values()]
+        faults += [handler.origin.find_fault() for handler in self._reconciling
+                   if isinstance(handler, handlers.ExternalHandler)]
         for complaint in [*self.find_missing_indices(), *filter(None, faults)]:
             raise LookupError(complaint)
 

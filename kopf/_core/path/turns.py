@@ -288,23 +288,28 @@ class Processor:
         item.enter(objects.Phase.CALLING)
         try:
             if pause is not None:
-                is_held = await member.hold(newest, pause)
+                is_held = await member.hold(newest, pause, is_stopped=self._is_stopped)
             else:
-                await member.run(newest, is_paused=lambda: self.env.find_pause(
-                    item.inbox.pending or item.recall() or newest) is not None)
+                await member.run(
+                    newest, is_stopped=self._is_stopped, is_paused=lambda: self.env.find_pause(
+                        item.inbox.pending or item.recall() or newest) is not None)
         finally:
             item.enter(objects.Phase.WORKING)
         if member.has_written and self._is_changing(item, newest):
             item.inbox.remind()  # the handlers of changes have not seen what was written
         due = member.due
         if pause is not None:
-            due = None if pause.until is None else self.env.clock.now().at(pause.until)
+            until = None if pause.until is None else self.env.clock.now().at(pause.until)
+            due = min(filter(None, (until, member.due_paused)), default=None)
             if is_held:
-                item.hold(decisions.Pause(pause.describe(), until=due), self._get_logger(newest))
+                item.hold(decisions.Pause(pause.describe(), until=until), self._get_logger(newest))
         elif isinstance(item.held, decisions.Pause):
             item.go_on(self._get_logger(newest))
         if due is not None and (item.due is None or due < item.due):
             self._alarms.sleep(item, due)
+
+    def _is_stopped(self) -> bool:
+        return not self._switch.admits()
 
     def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
         """Whether the states differ in more than in the records of handlers."""

@@ -123,6 +123,7 @@ class Operator:
         inflight.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
         self._admission: admitting.Admission | None = None
+        self.hub: Hub | None = None
         self.role = coordination.Coordination()
         """There are no works before the startup handlers have succeeded."""
         self.switch = switches.Switch(confirm=lambda: self.role.confirm())
@@ -180,7 +181,7 @@ class Operator:
                     each.wrap_reviews for each in self._extensions
                     if each.wrap_reviews is not None])
             admission.start()
-            hub = Hub(context=self._env, get_memo=self._env.get_memo)
+            hub = self.hub = Hub(context=self._env, get_memo=self._env.get_memo)
             self.role = self._take_role(admission, hub)
             watches = self.watches = orchestration.Orchestration(
                 client=self.client, registry=self._registry, consumer=self.role, hub=hub,

@@ -135,6 +135,7 @@ class Measures(registry.Collector):
             *_read_leadership(inspector),
             *_read_brakes(inspector),
             *_read_shadow(inspector),
+            *_read_externals(inspector),
         ]
 
 
@@ -265,3 +266,18 @@ def _read_shadow(inspector: inspection.Inspector) -> Iterator[core.Metric]:
             "Number of differences between the operator and the one in production",
             ('category', 'kind'), {
                 key: float(number) for key, number in list(inspector.shadow.counts.items())})
+
+
+def _read_externals(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    states, labels = inspector.list_externals(), ('external',)
+    for name, text, make in (
+            ('drifts', "How often things in external systems were not as they should be",
+             series.make_counter),
+            ('breaks', "How often external systems have become unavailable", series.make_counter),
+            ('unavailable', "Whether an external system is held for unavailable",
+             series.make_gauge),
+            ('waiting', "Number of objects that wait for a call to an external system",
+             series.make_gauge)):
+        if states:
+            yield make(f'kopf_external_{name}', text, labels, {
+                (state.name,): float(getattr(state, name)) for state in states})

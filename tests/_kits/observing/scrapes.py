@@ -38,6 +38,7 @@ class Measured:
         self.underway = inflight.Calls()
         inflight.calls_var.set(self.underway)
         self.inspected = types.SimpleNamespace(
+            hub=None,
             settings=settings, clock=clocks.Clock(), underway=self.underway,
             brakes=brakes.Brakes(settings.brakes),
             watches=types.SimpleNamespace(list_states=lambda: [watchsets.WatchState(

@@ -6,7 +6,7 @@ It knows the children of all objects, and finds the objects that are reconciled 
 import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution
@@ -16,7 +16,18 @@ from kopf._core.intents import handlers, registries
 FINALIZER = 'kopf.dev/children'
 """The finalizer of objects with children that Kubernetes does not delete with their parents."""
 
+EXTERNAL_FINALIZER = 'kopf.dev/external'
+"""The finalizer of objects with things in external systems."""
+
 module_logger = logging.getLogger(__name__)
+
+
+class Limits(NamedTuple):
+    """What can come between two steps."""
+    is_paused: Callable[[], bool]
+    """Whether nothing may be changed for the object."""
+    is_stopped: Callable[[], bool]
+    """Whether no function may be called any more."""
 
 
 class Host(Protocol):
@@ -40,6 +51,33 @@ class Host(Protocol):
         """Process the object again soon."""
 
 
+class State(NamedTuple):
+    """How an external system is, for the metrics."""
+    name: str
+    drifts: int
+    """How often a thing was not as it should be."""
+    breaks: int
+    """How often the system has become unavailable."""
+    unavailable: bool
+    waiting: int
+    """How many objects wait for a call."""
+
+
+class Driver(Protocol):
+    """What works with an external system, for all objects of an operator."""
+
+    def describe(self) -> State: ...
+
+    def join(self, uid: str, wake: Callable[[], None]) -> Any:
+        """Begin with an object; return what is remembered of it. ``wake`` runs it soon."""
+
+    def leave(self, notes: Any) -> None:
+        """Stop with an object: it is gone, or it is not handled here any more."""
+
+    async def drive(self, run: Any, notes: Any) -> Any:
+        """Do what can be done now in a `Run`; return its `Result`."""
+
+
 class Member:
     """An object that is reconciled: why its handlers are called the next time."""
     __slots__ = ('_has_applied', '_is_asked', '_is_triggered', 'host', 'is_edited', 'name')
@@ -47,7 +85,8 @@ class Member:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.name = host.name if any(
-            handler.watches for handler in host.handlers.reconciling) else None
+            handler.watches or isinstance(handler, handlers.ExternalHandler)
+            for handler in host.handlers.reconciling) else None
         """The namespace and the name, if they are needed."""
         self._is_triggered = True
         self._is_asked = True
@@ -99,6 +138,7 @@ class Hub:
         self._kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._uncertain: Collection[handlers.ReconcilingHandler] = set()
         """The handlers that can own more kinds, as the discovery has failed."""
+        self._drivers: dict[handlers.ExternalHandler, Driver] = {}
         self._members: dict[object, tuple[Member, ...]] = {}
         """
         The objects by their uids, and those that watch others also by their names. One uid has
@@ -145,6 +185,20 @@ class Hub:
         """Get the field manager of a handler."""
         return desired.get_manager(self.context.settings.reconciling.manager, handler.id)
 
+    def get_driver(self, handler: handlers.ExternalHandler) -> Driver:
+        """Get what works with an external system."""
+        if handler not in self._drivers:
+            self._drivers[handler] = handler.origin.make_driver(self)
+        return self._drivers[handler]
+
+    @property
+    def drivers(self) -> Collection[Driver]:
+        return self._drivers.values()
+
+    def find(self, name: tuple[str | None, str]) -> Collection[Member]:
+        """Find the objects of this name that are reconciled, and that are looked up by names."""
+        return self._members.get(name, ())
+
     def join(self, member: Member) -> None:
         """Begin to reconcile an object."""
         for name in member.names:
@@ -162,7 +216,7 @@ class Hub:
             self, handler: handlers.ReconcilingHandler, name: tuple[str | None, str],
     ) -> None:
         """Reconcile the object of this name, if it is known: an object that it uses has changed."""
-        for member in self._members.get(name, ()):
+        for member in self.find(name):
             if handler in member.host.handlers.reconciling:
                 member.trigger()
 

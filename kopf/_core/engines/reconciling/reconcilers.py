@@ -5,10 +5,11 @@ They run as a part of the processing of an object, after its handlers of changes
 with these, and never twice at once for an object.
 """
 import asyncio
+import functools
 import random
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
@@ -16,9 +17,12 @@ from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
-from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
+from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Limits, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
 from kopf._core.intents import causes, filters, handlers, pauses
+
+if TYPE_CHECKING:
+    from kopf._core.engines.reconciling import externals
 
 UNVERSIONED = {'metadata': {'resourceVersion': None, 'generation': None, 'managedFields': None}}
 """A patch that removes what changes in an object by any write."""
@@ -39,8 +43,8 @@ MAX_NAMED = 5
 class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_client', '_generation', '_hub', '_is_new', '_is_reported', '_problems', '_reporter',
-        '_restorations', '_states', '_told', 'has_written')
+        '_client', '_generation', '_hub', '_is_new', '_is_reported', '_notes', '_problems',
+        '_reporter', '_restorations', '_states', '_summoned', '_told', 'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
@@ -67,7 +71,16 @@ class Reconcilers(Member):
         What was said: which handlers the object matches no more; that it is paused; and (None) that
         the deleted object waits for children that must not be listed.
         """
+        self._notes: dict[ids.HandlerId, Any] = {}
+        """What the drivers of externals remember."""
+        self._summoned: tuple[ids.HandlerId, ...] = ()
+        """The externals that are to run again, though nothing has changed."""
         hub.join(self)
+
+    @property
+    def _externals(self) -> list[handlers.ExternalHandler]:
+        return [handler for handler in self.host.handlers.reconciling
+                if isinstance(handler, handlers.ExternalHandler)]
 
     @property
     def due(self) -> float | None:
@@ -78,21 +91,42 @@ class Reconcilers(Member):
         return None if due == progression.NEVER else due
 
     @property
+    def due_paused(self) -> float | None:
+        """When to look again at a paused object, though nothing has changed."""
+        due = min((self._states[handler.id].due for handler in self._externals
+                   if handler.id in self._states), default=progression.NEVER)
+        return None if due == progression.NEVER else due
+
+    @property
     def is_resync(self) -> bool:
         """Whether the next run is only because of an interval, so that it can wait."""
-        return not self._is_triggered and self.due is not None and all(
+        return not self._is_triggered and not self._summoned and self.due is not None and all(
             state.is_new for state in self._states.values())
 
     def leave(self) -> None:
         """Stop: the object is gone."""
         self._hub.leave(self)
+        for handler in self._externals:
+            if handler.id in self._notes:
+                self._hub.get_driver(handler).leave(self._notes.pop(handler.id))
+
+    def _summon(self, handler_id: ids.HandlerId) -> None:
+        """Run one external soon."""
+        self._summoned = (*self._summoned, handler_id)
+        if handler_id in self._states:
+            due = self._hub.context.clock.mono()
+            self._states[handler_id] = self._states[handler_id]._replace(due=due)
+        self.host.wake_up()
 
     def note_answer(self) -> None:
         """Run when the object is processed: handlers have answered an own write by their writes."""
         self._is_triggered = True
         self._count_repetition()
 
-    async def hold(self, raw: bodies.RawBody, pause: pauses.Pause) -> bool:
+    async def hold(
+            self, raw: bodies.RawBody, pause: pauses.Pause, *,
+            is_stopped: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """
         Report once that the object is paused, instead of `run`; the next report is of its end.
 
@@ -106,11 +140,17 @@ class Reconcilers(Member):
             self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
         held = [handler for handler in self.host.handlers.reconciling
                 if execution.is_matching(handler, cause)]
-        if pause not in self._told and any(handler.conditions for handler in held):
+        newest: bodies.RawBody | None = raw
+        for handler in self._externals:  # they are observed
+            if handler in held and newest is not None:
+                newest = await self._drive(handler, newest, Limits(
+                    lambda: True, is_stopped), is_last=False)
+        if newest is not None and pause not in self._told and any(
+                handler.conditions for handler in held):
             self._is_reported = False
             conditions.report_pause(cause.patch, pause.describe(), resource=self.host.resource)
             try:
-                await self._apply_patch(raw, cause.patch, target)
+                await self._apply_patch(newest, cause.patch, target)
             except application.REFUSALS as e:
                 target.logger.error(f"The condition of the pause is refused: {e}")
             self._told = (*self._iter_told(), pause)
@@ -121,9 +161,11 @@ class Reconcilers(Member):
 
     async def run(
             self, raw: bodies.RawBody, *, is_paused: Callable[[], bool] = lambda: False,
+            is_stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         """
-        Call the handlers that are due, and apply what they return, until the object ``is_paused``.
+        Call the handlers that are due, and apply what they return, until the object ``is_paused``,
+        or the operator ``is_stopped``.
 
         :raises errors.APIError: if the object cannot be patched.
         """
@@ -132,14 +174,14 @@ class Reconcilers(Member):
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         self.is_edited = self._generation not in (None, raw['metadata'].get('generation'))
+        limits = Limits(is_paused, is_stopped)
         try:
             if finalizers.is_deleting(raw):
-                self._states.clear()
-                await self._clean_up(raw)
+                await self._end(raw, limits, is_triggered=is_triggered)
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
-            newest = await self._call(raw, is_triggered=is_triggered, is_paused=is_paused)
+            newest = await self._call(raw, limits, is_triggered=is_triggered)
             if newest is not None and not self._problems:
                 self._generation = newest['metadata'].get('generation')
         except (Exception, asyncio.CancelledError):
@@ -149,6 +191,22 @@ class Reconcilers(Member):
             self._is_new = self._is_new and not self._has_applied
         if self._has_applied and not is_asked:
             self._count_repetition()
+
+    async def _end(
+            self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool,
+    ) -> None:
+        """Delete what the object has outside, and what Kubernetes does not delete with it."""
+        newest: bodies.RawBody | None = raw
+        now, called = self._hub.context.clock.mono(), self._externals
+        self._states = progression.State({
+            handler.id: self._states[handler.id] for handler in called
+            if handler.id in self._states})
+        for handler in called:
+            state = self._states.get(handler.id)
+            if newest is not None and (is_triggered or state is None or state.is_due(now)):
+                newest = await self._drive(handler, newest, limits, is_last=True)
+        if newest is not None:
+            await self._clean_up(newest)
 
     # Children that others change or delete all the time must not become a hot loop: e.g. Kubernetes
     # deletes the children of a deleted object before an interrupted watch shows its deletion. The
@@ -166,7 +224,7 @@ class Reconcilers(Member):
             self._hub.context.clock.mono())
 
     async def _call(
-            self, raw: bodies.RawBody, *, is_triggered: bool, is_paused: Callable[[], bool],
+            self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool,
     ) -> bodies.RawBody | None:
         now = self._hub.context.clock.mono()
         called = [
@@ -175,8 +233,11 @@ class Reconcilers(Member):
         newest: bodies.RawBody | None = raw
         while called and newest is not None:
             handler = called.pop(0)
-            newest = await self._run(handler, newest, is_last=not called)
-            if called and is_paused():
+            newest = await self._drive(
+                handler, newest, limits, is_last=not called,
+            ) if isinstance(handler, handlers.ExternalHandler) else await self._run(
+                handler, newest, is_last=not called)
+            if called and limits.is_paused():
                 self._is_triggered = self._is_asked = True  # later
                 return None
         if newest is not None and not self._is_reported:  # the last handler was not called
@@ -247,6 +308,52 @@ class Reconcilers(Member):
         self._note(handler, outcome)
         return await self._finish(upkeep, raw, outcome, is_last)
 
+    async def _drive(
+            self, handler: handlers.ExternalHandler, raw: bodies.RawBody,
+            limits: Limits, *, is_last: bool,
+    ) -> bodies.RawBody | None:
+        """Let the driver of an external do what can be done now."""
+        from kopf._core.engines.reconciling import externals  # only if it is used
+        driver, now = self._hub.get_driver(handler), self._hub.context.clock.now()
+        self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
+        state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
+        target = self._aim_at(raw)
+        cause = self._make_cause(raw, target, children.OperatorChildren(
+            self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
+        if not finalizers.is_deleting(raw) and not execution.is_matching(handler, cause):
+            self._states.pop(handler.id, None)
+            return raw
+        if handler.id not in self._notes:
+            self._notes[handler.id] = driver.join(
+                self.host.uid, functools.partial(self._summon, handler.id))
+        run = externals.Run(
+            handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
+            state=state, accept=self._accept_write, limits=limits)
+        result = await driver.drive(run, self._notes[handler.id])
+        outcome = result.outcome or progression.Outcome(final=result.is_settled)
+        if result.outcome is not None:
+            state = state.after(outcome, now=now)
+        elif result.is_settled:
+            state = progression.HandlerState.new(now=now)
+        due = progression.NEVER if result.due is None else result.due
+        if handler.id in self._summoned:
+            due = self._hub.context.clock.mono()
+        self._states[handler.id] = state._replace(
+            due=progression.space(due, invoked=now.mono), success=False, failure=False)
+        if run.raw is None:
+            return None
+        for other in self._externals if run.raw is not raw else ():
+            if other is not handler:  # it can wait for this one
+                self._summon(other.id)
+        return await self._finish(
+            run, run.raw, outcome._replace(patch=run.cause.patch or None), is_last)
+
+    def _accept_write(
+            self, raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody,
+            is_written: bool,
+    ) -> None:
+        self._accept(newest, has_news=not is_written or _has_news(raw, newest, expected))
+
     def _make_cause(
             self, raw: bodies.RawBody, target: application.Target, known: children.OperatorChildren,
     ) -> causes.ReconcilingCause:
@@ -256,7 +363,8 @@ class Reconcilers(Member):
             resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
 
     async def _finish(
-            self, upkeep: Upkeep, raw: bodies.RawBody, outcome: progression.Outcome, is_last: bool,
+            self, upkeep: 'Upkeep | externals.Run', raw: bodies.RawBody,
+            outcome: progression.Outcome, is_last: bool,
     ) -> bodies.RawBody | None:
         """
         Write the patch of the handler, and the conditions.
@@ -275,7 +383,8 @@ class Reconcilers(Member):
         except application.REFUSALS as e:
             text = f"its {application.describe_refusal(e)}"
         failed = execution.fail(handler, application.PatchError(text), upkeep.target.logger)
-        self._states.pop(handler.id, None)
+        if isinstance(upkeep, Upkeep):
+            self._states.pop(handler.id, None)
         if outcome.patch is None:  # the conditions themselves are refused
             return raw
         problems.append(text)
@@ -334,7 +443,7 @@ class Reconcilers(Member):
         if patch.fns:  # they are called once for each attempt: for what is sent
             patch = patches.Patch(patch, fns=[sent.append])
         newest = await application.apply(target, raw, patch)
-        if newest is not None:
+        if newest is not None and newest is not raw:
             expected: Any = sent[-1] if sent else patches.merge(raw, patch)
             self._accept(newest, has_news=_has_news(raw, newest, expected))
         return newest

@@ -1,0 +1,262 @@
+"""
+Declarations of externals: `kopf.external`, and what can be asked of them from outside.
+"""
+import contextlib
+import re
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from kopf._cogs.structs import dicts, ids, references
+from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.intents import callbacks, handlers, registries
+from kopf._kits.external import driving, gates, machine, records
+
+FunctionT = TypeVar('FunctionT', bound=Callable[..., Any])
+
+_drivers: weakref.WeakSet[driving.Driver] = weakref.WeakSet()
+"""What works in this process."""
+
+DEFAULT_RATE = gates.Rate(10, per=1.0)
+
+
+class External:
+    """
+    An external system: its functions are declared with the decorators of this object.
+
+    All functions get the arguments of all handlers of objects, and ``key``, ``token``,
+    ``observed``, ``desired``, ``diff``; those that are not known yet are `None`. They can be sync
+    or async. See "Keep things in external systems" in the documentation.
+    """
+
+    def __init__(
+            self, *, id: str, interval: float | None, limit: gates.Rate | None,
+            limit_key: Callable[..., Any] | None, after: Iterable['External | str'],
+            abilities: dict[str, Any], shown: Iterable[str], options: Mapping[str, Any],
+    ) -> None:
+        self.id = id
+        self.interval = interval
+        self.limit = limit
+        self.limit_key = limit_key
+        self.shown: Sequence[str] = tuple(shown)
+        self.leaders: Sequence[str] = tuple(
+            other.id if isinstance(other, External) else other for other in after)
+        self.followers: Sequence[str] = ()
+        for other in after:
+            if isinstance(other, External):
+                other.followers = (*other.followers, id)
+        self.calls: Mapping[str, handlers.CallHandler] = {}
+        self._abilities = abilities
+        self._options = options
+        self._declare('desired', lambda spec, **_: dict(spec))
+
+    def __repr__(self) -> str:
+        return f'<External {self.id!r}>'
+
+    @property
+    def abilities(self) -> machine.Abilities:
+        return machine.Abilities(
+            finds='find' in self.calls, updates='update' in self.calls, **self._abilities)
+
+    def observe(self, fn: FunctionT) -> FunctionT:
+        """
+        Declare the function that looks at a thing by its ``key``: it returns what is there, as a
+        dict; or `None` if the system says that there is no such thing.
+        """
+        return self._declare('observe', fn)
+
+    def find(self, fn: FunctionT) -> FunctionT:
+        """
+        Declare the function that finds a thing by the ``token`` that it was created with: it
+        returns the key; or `None` if there is no such thing.
+        """
+        return self._declare('find', fn)
+
+    def create(
+            self, fn: FunctionT | None = None, *, idempotent: bool = False,
+    ) -> Any:
+        """
+        Declare the function that creates a thing and returns its key, a string or a number. It
+        gives the system the ``token``, which is the same in all attempts for the same thing.
+
+        :param idempotent: whether another call with the same token returns the first thing, and
+            does not create a second one. Default: no.
+        """
+        def decorate(fn: FunctionT) -> FunctionT:
+            self._abilities['is_idempotent'] = idempotent
+            return self._declare('create', fn)
+        return decorate if fn is None else decorate(fn)
+
+    def update(self, fn: FunctionT) -> FunctionT:
+        """
+        Declare the function that changes a thing: from ``observed`` to ``desired``, whose
+        difference is the ``diff``. It is called only if there is any.
+        """
+        return self._declare('update', fn)
+
+    def delete(self, fn: FunctionT) -> FunctionT:
+        """
+        Declare the function that deletes a thing by its ``key``. It is called until ``observe``
+        returns `None`, so it is called for things that are gone, too.
+        """
+        return self._declare('delete', fn)
+
+    def desired(self, fn: FunctionT) -> FunctionT:
+        """
+        Declare the function that returns what should be, in the form of what ``observe`` returns.
+        Only its fields are compared. Default: the spec of the object.
+        """
+        return self._declare('desired', fn)
+
+    def trigger(self, key: records.Key) -> None:
+        """
+        Observe the thing with this key now; soon, if its limit does not allow it now. It can be
+        called in all threads, and often. Nothing happens if no operator here knows the key.
+
+        :param key: the key, as ``create`` or ``find`` has returned it.
+        """
+        for driver in list(_drivers):
+            if driver.external is self:
+                _tell(driver, driver.trigger_key, key)
+
+    def find_fault(self) -> str | None:
+        """Say which functions are missing."""
+        needed = ['observe', 'create', *([] if self.abilities.orphans else ['delete'])]
+        missing = [f'@{self.id}.{verb}' for verb in needed if verb not in self.calls]
+        return (f"The external {self.id!r} needs these functions, too: {', '.join(missing)}."
+                ) if missing else None
+
+    def make_driver(self, hub: Hub) -> driving.Driver:
+        """Make what works with the system for an operator."""
+        driver = driving.Driver(self, hub)
+        _drivers.add(driver)
+        return driver
+
+    def _declare(self, verb: str, fn: FunctionT) -> FunctionT:
+        declared: Any = self._options['declared']
+        self.calls = {**self.calls, verb: handlers.CallHandler(
+            id=ids.HandlerId(f'{self.id}/{verb}'), fn=fn, success_level=10, failure_level=10,
+            selector=self._options['selector'], param=self._options['param'],
+            backoff=self._options['backoff'],
+            timeout=None if verb == 'desired' else self._abilities['timeout'],
+            arguments=None if declared is None or (verb not in self.calls and verb == 'desired')
+            else declared.bind(fn, None, is_lasting=False))}
+        return fn
+
+
+def external(
+        arg1: references.SelectorKey = None,
+        arg2: references.Marker | str | None = None,
+        arg3: references.Marker | str | None = None,
+        /,
+        *,
+        id: str,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        shortcut: str | None = None,
+        category: str | None = None,
+        interval: float | None = 300.0,
+        limit: gates.Rate | None = DEFAULT_RATE,
+        limit_key: Callable[..., Any] | None = None,
+        after: Iterable[External | str] = (),
+        deletion: Literal['delete', 'orphan'] = 'delete',
+        on_drift: Literal['correct', 'report'] = 'correct',
+        replace: bool = False,
+        immutable: Iterable[dicts.FieldSpec] = (),
+        consistency: float = 30.0,
+        timeout: float = 60.0,
+        conditions: bool = False,
+        shown: Iterable[str] = (),
+        param: Any | None = None,
+        backoff: float | None = None,
+        labels: Mapping[str, Any] | None = None,
+        annotations: Mapping[str, Any] | None = None,
+        when: callbacks.WhenFilterFn | None = None,
+        registry: registries.OperatorRegistry | None = None,
+) -> External:
+    """
+    Declare what the operator keeps in an external system for each object: an account, a database.
+
+    The result has the decorators for the functions that observe, create, update, and delete it. All
+    times are in seconds. See "Keep things in external systems" in the documentation.
+
+    :param id: what identifies the external in the records on the objects: keep it. Up to 50
+        letters, digits, ``-``, and ``_``.
+    :param interval: how often to observe a thing, though nothing has changed. It varies by a tenth.
+        `None` means only when the object changes, or when `trigger` is called. Default: 300.
+    :param limit: how many calls the system gets from all replicas together. `None` means any.
+        Default: 10 per second.
+    :param limit_key: a function that gets the arguments of handlers, and returns whose limit
+        counts, such as the name of the credentials. Default: all objects have one limit.
+    :param after: other externals of the same objects, which must be there before this one is
+        created, and which are deleted after this one. Default: none.
+    :param deletion: ``'delete'``; or ``'orphan'`` to leave the thing when the object is deleted.
+    :param on_drift: whether to ``'correct'`` what others have changed, or only to ``'report'`` it.
+    :param replace: whether a thing is replaced by a new one if an immutable field differs. Default:
+        no, that is an error.
+    :param immutable: the fields that cannot be changed, as in `desired`. Default: none.
+    :param consistency: for how long the system can deny what it has just done. Default: 30.
+    :param timeout: the time limit of one call. Sync functions cannot be interrupted. Default: 60.
+    :param conditions: whether to keep the conditions ``Synced``, ``Ready``, ``Reconciling``, and
+        ``Stalled`` in the status of the object. Default: no.
+    :param shown: the fields of what was observed to show in the status of the object. Default:
+        none.
+    :param backoff: the delay before the next attempt after an error. Default: it doubles from
+        ``settings.reconciling.error_delay`` to ``settings.reconciling.max_error_delay``.
+    :raises ValueError: if ``id``, ``deletion``, or ``on_drift`` is wrong.
+    :raises TypeError: if there is no resource, or ``immutable`` is a string.
+
+    `kopf.on` describes the other parameters.
+    """
+    if not re.fullmatch('[A-Za-z0-9]([A-Za-z0-9_-]{0,48}[A-Za-z0-9])?', id):
+        raise ValueError(f"id= must be up to 50 letters, digits, - and _, not {id!r}.")
+    if on_drift not in ('correct', 'report') or deletion not in ('delete', 'orphan'):
+        raise ValueError("on_drift= is 'correct' or 'report'; deletion= is 'delete' or 'orphan'.")
+    if isinstance(immutable, str):
+        raise TypeError(f"immutable= must be a collection, e.g. [{immutable!r}].")
+    declared = references.get_declaration(arg1)
+    selector = references.Selector(
+        arg1, arg2, arg3, group=group, version=version, kind=kind, plural=plural,
+        singular=singular, shortcut=shortcut, category=category)
+    made = External(
+        id=id, interval=interval, limit=limit, limit_key=limit_key, after=tuple(after),
+        shown=shown, abilities={
+            'corrects': on_drift == 'correct', 'orphans': deletion == 'orphan',
+            'replaces': replace, 'immutable': tuple(map(dicts.parse_field, immutable)),
+            'consistency': consistency, 'timeout': timeout,
+        }, options={
+            'declared': declared, 'selector': selector, 'param': param, 'backoff': backoff})
+    target = registries.get_default_registry() if registry is None else registry
+    target.append(handlers.ExternalHandler(
+        id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions,
+        selector=selector,
+        declared=declared, param=param, backoff=backoff, labels=labels, annotations=annotations,
+        when=when))
+    return made
+
+
+def _never_called(**_: Any) -> None:
+    """Stand for the functions of an external, of which each is called by itself."""
+
+
+def trigger(kind: str, name: str, *, namespace: str | None = None) -> None:
+    """
+    Observe what an object has in external systems now; soon, if their limits do not allow it now.
+    It can be called in all threads, and often. Nothing happens if no operator of this process
+    handles the object.
+
+    :param kind: the resource of the object, as in the decorators, e.g. ``'kopfexamples'``.
+    :param name: the name of the object.
+    :param namespace: the namespace of the object; none for cluster-scoped ones.
+    """
+    selector = references.Selector(kind)
+    for driver in list(_drivers):
+        _tell(driver, driver.trigger_object, selector, (namespace, name))
+
+
+def _tell(driver: driving.Driver, fn: Callable[..., None], *args: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # the event loop of its operator is closed
+        driver.loop.call_soon_threadsafe(fn, *args)

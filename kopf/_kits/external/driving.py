@@ -1,0 +1,559 @@
+"""
+Driving: the machine's steps are carried out for the objects of one operator.
+"""
+import asyncio
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import random
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from kopf._cogs.structs import bodies, references
+from kopf._core.actions import execution, finalizers, loggers, progression
+from kopf._core.engines.reconciling import conditions, externals, hub
+from kopf._core.intents import handlererrors, handlers
+from kopf._kits.external import failures, gates, machine, records
+from kopf._kits.external.machine import UNSEEN
+from kopf._kits.external.records import Phase
+
+SPREAD = 0.1
+"""By which part the intervals vary, so that objects are not observed all at once."""
+
+FLOOR = 1.0
+"""How much time (seconds) is between two observations of an object, whatever happens."""
+
+SAFE = frozenset({'observe', 'find', 'delete', 'update'})
+"""The calls that can be repeated, so that they can show whether a system is there."""
+
+
+class Declaration(Protocol):
+    """What the author has declared."""
+    id: str
+    interval: float | None
+    limit: gates.Rate | None
+    limit_key: Callable[..., Any] | None
+    shown: Sequence[str]
+    """The fields of the observation for the status."""
+    leaders: Sequence[str]
+    """The ids of the externals that are there before this one."""
+    followers: Sequence[str]
+    """The ids of those that are gone before this one, as they need it."""
+    calls: Mapping[str, handlers.CallHandler]
+
+    @property
+    def abilities(self) -> machine.Abilities:
+        """What is possible with the functions that are declared."""
+
+
+class Notes(gates.Caller):
+    """What this process knows of one thing; the next one does not, and need not."""
+    __slots__ = (
+        'announced', 'checked', 'digest', 'due', 'ended', 'erased', 'is_asked', 'is_refused', 'key',
+        'observed', 'observed_at', 'observed_key', 'problem', 'settles', 'uid', 'unwritten',
+        'updated')
+
+    def __init__(self, uid: str, wake: Callable[[], None]) -> None:
+        super().__init__(wake)
+        self.uid = uid
+        self.digest: str | None = None
+        self.checked: str | None = None
+        """The digest of what the last observation was compared to."""
+        self.due: float | None = None
+        """When it is observed next (monotonic time); None if that is not decided yet."""
+        self.observed: Any = UNSEEN
+        self.observed_key: records.Key | None = None
+        self.observed_at = float('-inf')
+        self.is_asked = False
+        """Whether somebody has asked to observe it now."""
+        self.announced: tuple[str | None, int] | None = None
+        """The token and the number of the call that creates, which is not made yet."""
+        self.is_refused = False
+        self.erased: records.Key | None = None
+        """What was deleted, if the system was not asked since whether it is gone."""
+        self.ended: datetime.datetime | None = None
+        self.unwritten: tuple[str | None, records.Key] | None = None
+        """The key that is known, and not on the object yet, with its token."""
+        self.key: records.Key | None = None
+        self.updated: str | None = None
+        self.settles = float('-inf')
+        """Until when the system can deny the update."""
+        self.problem: str | None = None
+        """The last failure that was logged."""
+
+    def distrust(self) -> None:
+        """Observe again before anything else is done."""
+        self.observed, self.due = UNSEEN, float('-inf')
+
+    def forget(self) -> None:
+        """Forget what a call of the former record has brought."""
+        self.is_refused = False
+        self.ended, self.erased, self.observed, self.updated = None, None, UNSEEN, None
+
+
+class Driver(hub.Driver):
+    """What works with one external system, for all objects of one operator."""
+
+    def __init__(self, external: Declaration, owner: hub.Hub) -> None:
+        super().__init__()
+        self.external = external
+        self.hub = owner
+        self.loop = asyncio.get_running_loop()
+        self.gates = gates.Gates(lambda key: gates.Gate(
+            external.id if key is None else f'{external.id}, {key}', external.limit,
+            get_share=owner.context.brakes.get_share, time=self.loop.time))
+        self.members: dict[str, Notes] = {}
+        self.keys: dict[records.Key, Notes] = {}
+        self.drifts = 0
+        self.id = uuid.uuid4().hex[:8]
+        """Whose announcements are one's own, and not of another process."""
+
+    def join(self, uid: str, wake: Callable[[], None]) -> Notes:
+        self.members[uid] = notes = Notes(uid, wake)
+        return notes
+
+    def leave(self, notes: Notes) -> None:
+        if self.members.get(notes.uid) is notes:
+            del self.members[notes.uid]
+        for gate in self.gates:
+            gate.forget(notes)
+        if notes.key is not None and self.keys.get(notes.key) is notes:
+            del self.keys[notes.key]
+
+    def describe(self) -> hub.State:
+        opened = list(self.gates)
+        return hub.State(
+            self.external.id, self.drifts, sum(gate.breaks for gate in opened),
+            any(gate.is_broken for gate in opened), sum(map(len, opened)))
+
+    def trigger(self, notes: Notes) -> None:
+        """Observe a thing now."""
+        if not notes.is_asked:
+            notes.is_asked = True
+            notes.wake()
+
+    def trigger_key(self, key: records.Key) -> None:
+        if key in self.keys:
+            self.trigger(self.keys[key])
+
+    def trigger_object(
+            self, selector: references.Selector, name: tuple[str | None, str],
+    ) -> None:
+        for member in self.hub.find(name):
+            uid = member.host.uid
+            if uid in self.members and selector.select([member.host.resource]):
+                self.trigger(self.members[uid])
+
+    async def drive(self, run: externals.Run, notes: Notes) -> externals.Result:
+        return await Journey(self, run, notes).go()
+
+
+class _Stop(Exception):
+    """The run ends, with this result."""
+
+    def __init__(self, result: externals.Result) -> None:
+        super().__init__()
+        self.result = result
+
+
+class Journey:
+    """One run for one object: from step to step, until there is nothing to do for now."""
+
+    def __init__(self, driver: Driver, run: externals.Run, notes: Notes) -> None:
+        self.driver, self.run, self.notes = driver, run, notes
+        self.external = driver.external
+        self.clock = run.context.clock
+        self.logger = run.cause.logger
+        self.found: Any = UNSEEN
+        self.desired: Any = None
+
+    async def go(self) -> externals.Result:
+        """Carry out the steps; return what follows."""
+        if self.notes.is_asked:
+            self.notes.observed = UNSEEN
+        try:
+            await self._write_key()
+            if self.run.raw is not None and not self.run.limits.is_paused() and (
+                    not finalizers.is_deleting(self.run.raw)):
+                await self._desire()
+            while self.run.raw is not None:
+                if self.run.limits.is_stopped():
+                    return externals.Result(due=self.clock.mono(), is_settled=False)
+                raw, record = self.run.raw, self._read()
+                step = machine.step(self._look(raw, record))
+                match step:
+                    case machine.Write():
+                        await self._advance(step, record)
+                    case machine.Call():
+                        await self._call(step, record)
+                    case machine.Release():
+                        return await self._release(raw)
+                    case machine.Rest():
+                        return self._rest(step, record)
+            return externals.Result()
+        except _Stop as e:
+            return e.result
+
+    async def _write_key(self) -> None:
+        """Write the key that could not be written when it became known."""
+        if self.notes.unwritten is not None:
+            record, (token, key) = self._read(), self.notes.unwritten
+            if record.key is None and record.token == token:
+                await self._write(machine.know(
+                    record, key, self.clock.now().wall, self.notes.digest), "it is created")
+            self.notes.unwritten = None
+
+    # Looking.
+
+    def _read(self) -> records.Record:
+        raw: Any = self.run.raw
+        text = None if raw is None else (raw['metadata'].get('annotations') or {}).get(
+            records.make_name(self.external.id))
+        try:
+            return records.Record() if text is None else records.decode(text)
+        except ValueError as e:
+            self._complain(str(e))
+            self.run.problems.append(str(e))
+            raise _Stop(externals.Result(outcome=progression.Outcome(
+                final=True, exception=e, message=str(e)))) from None
+
+    def _look(self, raw: bodies.RawBody, record: records.Record) -> machine.Situation:
+        notes, now = self.notes, self.clock.now()
+        annotations: Any = raw['metadata'].get('annotations') or {}
+        if record.key is not None and record.phase is Phase.KNOWN:
+            self._index(record.key)
+        return machine.Situation(
+            record=record, can=self.external.abilities, now=now.wall, token=str(uuid.uuid4()),
+            desired=self.desired, digest=notes.digest,
+            is_deleting=finalizers.is_deleting(raw), is_paused=self.run.limits.is_paused(),
+            waits_for=self._find_obstacle(raw, annotations),
+            adopt=annotations.get(records.make_name(self.external.id, records.ADOPT)),
+            is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
+            is_armed=notes.announced == (record.token, record.attempt) and (
+                record.by == self.driver.id),
+            is_refused=notes.is_refused, ended=notes.ended,
+            found=self.found, is_due=self._find_due(record, now.mono) <= now.mono,
+            observed=notes.observed if notes.observed_key == record.subject else UNSEEN,
+            is_erased=notes.erased is not None and notes.erased == record.subject,
+            updated=notes.updated if now.mono < notes.settles else None)
+
+    def _index(self, key: records.Key) -> None:
+        notes, keys = self.notes, self.driver.keys
+        if notes.key != key:
+            if notes.key is not None:
+                keys.pop(notes.key, None)
+            notes.key = key
+        keys[key] = notes
+
+    def _find_obstacle(
+            self, raw: bodies.RawBody, annotations: Mapping[str, str],
+    ) -> str | None:
+        """Find another external that must be there before this one, or be gone before it."""
+        is_deleting = finalizers.is_deleting(raw)
+        others = self.external.followers if is_deleting else self.external.leaders
+        for other in others:
+            text = annotations.get(records.make_name(other))
+            with contextlib.suppress(ValueError):
+                phase = None if text is None else records.decode(text).phase
+                if is_deleting and phase is not None:
+                    return f"{other} has to be gone before."
+                if not is_deleting and phase is not Phase.KNOWN:
+                    return f"{other} has to be there before."
+        return None
+
+    def _find_due(self, record: records.Record, now: float) -> float:
+        """Find when to observe: by the interval, after a change, or as somebody has asked."""
+        notes, interval = self.notes, self.external.interval
+        if notes.due is None:
+            spread = random.uniform(0, interval) if interval is not None else float('inf')
+            is_known = record.synced is not None and notes.digest in (None, record.synced)
+            notes.due = now + spread if is_known else now
+        is_changed = notes.digest not in (None, record.synced, notes.checked)
+        is_urgent = notes.is_asked or (is_changed and not self.run.limits.is_paused())
+        return max(min(notes.due, now) if is_urgent else notes.due, notes.observed_at + FLOOR)
+
+    # Acting.
+
+    async def _desire(self) -> None:
+        """Ask the author what should be."""
+        outcome = await self.run.call(self.external.calls['desired'], **self._get_extras(None))
+        try:
+            text = json.dumps(outcome.result, sort_keys=True, allow_nan=False, default=dict)
+        except (TypeError, ValueError) as e:
+            outcome = progression.Outcome(
+                final=True, exception=e, message=f"what is desired is not JSON: {e}")
+        if outcome.exception is not None:
+            self._complain(outcome.message or '', outcome.exception)
+            raise self._fail(outcome)
+        self.desired = json.loads(text)
+        self.notes.digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    async def _advance(self, step: machine.Write, known: records.Record) -> None:
+        """Store the record; a call that creates has its turn before it is announced."""
+        is_announced = step.record.phase is Phase.CREATING
+        if not is_announced:
+            await self._write(step.record, step.because)
+            return
+        gate = await self._enter('create', known)
+        record = dataclasses.replace(step.record, by=self.driver.id)
+        self.notes.announced = record.token, record.attempt  # also if the result is not known
+        try:
+            await self._write(record, step.because)
+        except BaseException:
+            gate.leave(has_failed=None)
+            raise
+        await self._call_within(gate, machine.Call('create'), record)
+
+    async def _write(self, record: records.Record, because: str) -> None:
+        """Store the record; if somebody else has stored another one, begin anew."""
+        raw: Any = self.run.raw
+        name = records.make_name(self.external.id)
+        annotations: dict[str, str | None] = {name: record.encode()}
+        if records.MARK not in (raw['metadata'].get('annotations') or {}):
+            annotations[records.MARK] = 'yes'
+        known = self._read()
+        if known.phase is Phase.UNKNOWN:
+            annotations[records.make_name(self.external.id, records.RETRY)] = None
+        if not await self.run.write(annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=True):
+            raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
+        self.logger.debug(f"{self.run.handler!r} is {record.phase}: {because}.")
+        if (known.phase, known.keys) != (record.phase, record.keys):
+            self.notes.forget()
+
+    async def _release(self, raw: bodies.RawBody) -> externals.Result:
+        """Forget the record; the last one releases the object."""
+        name = records.make_name(self.external.id)
+        known = raw['metadata'].get('annotations') or {}
+        left = [key for key in known if key.startswith(f'{records.PREFIX}/') and key not in (
+            name, records.MARK) and '.' not in key.partition('/')[2]]
+        if name in known or (not left and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER)):
+            annotations: dict[str, str | None] = {name: None} if name in known else {}
+            if not await self.run.write(
+                    annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=bool(left)):
+                return externals.Result(due=self.clock.mono())
+        self.driver.leave(self.notes)
+        return externals.Result()
+
+    async def _enter(self, verb: str, record: records.Record) -> gates.Gate:
+        """Have a turn at the gate; if it is not this one's turn, the run ends until it is."""
+        gate, notes = self.driver.gates.get(self._get_limit_key()), self.notes
+        urgency = self._find_urgency(verb, record)
+        if not gate.enter(notes, urgency, is_safe=(
+                verb in SAFE or self.external.abilities.is_idempotent)):
+            if gate.is_broken:
+                notes.distrust()  # it is long ago when the system is back
+            if urgency is not gates.Urgency.ROUTINE:
+                self.run.problems.append(
+                    f"{self.external.id} is not available." if gate.is_broken else
+                    f"It waits for its turn at {self.external.id}.")
+            raise _Stop(externals.Result(is_settled=False))
+        return gate
+
+    def _find_urgency(self, verb: str, record: records.Record) -> gates.Urgency:
+        notes = self.notes
+        if verb not in ('observe', 'find'):
+            return gates.Urgency.CHANGE
+        is_news = notes.is_asked or notes.digest not in (None, record.synced) or (
+            self.run.raw is not None and finalizers.is_deleting(self.run.raw))
+        return gates.Urgency.QUESTION if is_news else gates.Urgency.ROUTINE
+
+    def _get_limit_key(self) -> Any:
+        fn = self.external.limit_key
+        return None if fn is None else fn(**self.run.cause.kwargs)
+
+    def _get_extras(self, key: records.Key | None, **extras: Any) -> dict[str, Any]:
+        notes, record = self.notes, self._read()
+        return {
+            'key': record.key if key is None else key, 'token': record.token,
+            'observed': None if notes.observed is UNSEEN else notes.observed,
+            'desired': self.desired, **extras}
+
+    async def _call(self, step: machine.Call, record: records.Record) -> None:
+        if step.verb not in self.external.calls:  # the thing need not be deleted there
+            self.notes.erased = step.key
+            return
+        await self._call_within(await self._enter(step.verb, record), step, record)
+
+    async def _call_within(
+            self, gate: gates.Gate, step: machine.Call, record: records.Record,
+    ) -> None:
+        """Call the author's function, and note what it has brought."""
+        notes, verb = self.notes, step.verb
+        if verb == 'create':
+            notes.announced, notes.is_refused, notes.ended = None, False, None
+        failure, has_ended = failures.Failure(), False
+        try:
+            gate.begin(notes)
+            outcome = await self.run.call(
+                self.external.calls[verb], **self._get_extras(step.key, diff=step.diff))
+            has_ended = True
+        finally:
+            if not has_ended:
+                gate.leave(has_failed=None)
+        now = self.clock.now()
+        if outcome.exception is not None:
+            failure = failures.read(outcome.exception, now=now.wall)
+        until = None if failure.delay is None else now.mono + failure.delay
+        self._tell(gate, outcome, gate.leave(
+            has_failed=failure.is_system, until=until), is_held=until is not None)
+        if outcome.exception is not None and not (
+                verb == 'delete' and failure.status in (404, 410)):
+            await self._note_failure(step, outcome, failure, now.wall)
+            if gate.is_closed and (failure.is_system or until is not None):
+                gate.wait(notes, self._find_urgency(verb, record))
+                self.run.problems.append(outcome.message or '')
+                raise _Stop(externals.Result(is_settled=False))
+            raise self._fail(outcome)
+        await self._note_result(step, record, outcome.result)
+
+    async def _note_result(
+            self, step: machine.Call, record: records.Record, result: Any,
+    ) -> None:
+        notes, now = self.notes, self.clock.now()
+        match step.verb:
+            case 'create':
+                if result is None:
+                    wrong = progression.Outcome(
+                        final=False, exception=TypeError("create must return the key."),
+                        message="create must return the key.")
+                    self._complain(str(wrong.message))
+                    await self._note_failure(step, wrong, failures.Failure(), now.wall)
+                    raise self._fail(wrong)
+                key = result if isinstance(result, (str, int, float)) else str(result)
+                self.logger.info(f"{self.run.handler!r} has got the key {key!r}.")
+                notes.unwritten = record.token, key
+                await self._write_key()
+                notes.due = notes.observed_at = now.mono
+            case 'find':
+                self.found = result
+                if result is not None:
+                    self.logger.info(f"{self.run.handler!r} has found the key {result!r}.")
+            case 'observe':
+                notes.observed, notes.observed_at = result, now.mono
+                notes.observed_key, notes.checked = step.key, notes.digest
+                notes.is_asked = False
+                interval = self.external.interval
+                notes.due = float('inf') if interval is None else (
+                    now.mono + interval * random.uniform(1 - SPREAD, 1 + SPREAD))
+                if record.synced == notes.digest and record.phase is Phase.KNOWN and (
+                        notes.updated is None) and (
+                        result is None or machine.compare(result, self.desired)):
+                    self.driver.drifts += 1
+            case 'update':
+                notes.updated = notes.digest
+                notes.settles = now.mono + self.external.abilities.consistency
+                notes.due = min(notes.due or now.mono, notes.settles)
+            case 'delete':
+                notes.erased, notes.observed = step.key, UNSEEN
+
+    async def _note_failure(
+            self, step: machine.Call, outcome: progression.Outcome, failure: failures.Failure,
+            now: datetime.datetime,
+    ) -> None:
+        """Note what a failed call can have done."""
+        notes, can = self.notes, self.external.abilities
+        if step.verb == 'create':
+            notes.is_refused = failure.is_refused
+            notes.ended = None if failure.is_refused else now
+            if failure.is_refused or not (can.is_idempotent or can.finds):
+                assert self.run.raw is not None
+                following = machine.step(self._look(self.run.raw, self._read()))
+                if isinstance(following, machine.Write):
+                    await self._write(following.record, following.because)
+                    if following.record.phase is Phase.UNKNOWN:
+                        raise _Stop(self._rest(machine.step(
+                            self._look(self.run.raw, self._read())), following.record))
+        notes.distrust()
+
+    def _fail(self, outcome: progression.Outcome) -> _Stop:
+        """End the run with a failure: it is tried again, unless that is senseless."""
+        is_final = outcome.final and not isinstance(
+            outcome.exception, handlererrors.HandlerTimeoutError)
+        now = self.clock.mono()
+        self.run.problems.append(outcome.message or repr(outcome.exception))
+        delay = outcome.delay if outcome.delay is not None else execution.get_backoff(
+            self.external.calls['observe'], self.run.context.settings, self.run.state.retries)
+        due: float | None = now + delay
+        if is_final:  # no deletion is given up
+            interval = self.external.interval
+            due = None if interval is None else now + interval
+        return _Stop(externals.Result(due=due, outcome=outcome._replace(
+            final=is_final, delay=delay)))
+
+    # Telling.
+
+    def _tell(
+            self, gate: gates.Gate, outcome: progression.Outcome, news: bool | None, *,
+            is_held: bool,
+    ) -> None:
+        """Say what is new: of this thing, or of its system, which is not said for each thing."""
+        posted = loggers.ObjectLogger(
+            body=self.run.cause.body, settings=self.run.context.settings)
+        if news is True:
+            posted.warning(
+                f"The system {gate.name} is not available. Until it is, there are only probes, and "
+                f"no more errors of it: {outcome.message}")
+        elif news is False:
+            posted.info(f"The system {gate.name} is available again.")
+        if outcome.exception is None:
+            self.notes.problem = None
+        elif not gate.is_broken and not is_held:
+            self._complain(outcome.message or repr(outcome.exception), outcome.exception)
+
+    def _complain(self, text: str, e: BaseException | None = None) -> None:
+        """Log a problem once, until there is another one."""
+        if self.notes.problem != text:
+            self.notes.problem = text
+            is_plain = e is None or e.__traceback__ is None or isinstance(e, (
+                handlererrors.TemporaryError, handlererrors.PermanentError))
+            self.logger.error(f"{self.run.handler!r}: {text}", exc_info=None if is_plain else e)
+
+    def _rest(self, step: machine.Step, record: records.Record) -> externals.Result:
+        """End the run: say how it is, and when it goes on."""
+        assert isinstance(step, machine.Rest)
+        notes, now, report = self.notes, self.clock.now(), step.report
+        if report.reason == machine.MAY_EXIST:
+            report = report._replace(message=self._advise(report.message))
+            self._complain(report.message)
+        if report.is_synced is False or report.reason in (machine.MAY_EXIST, 'Searching'):
+            self.run.problems.append(report.message or report.reason)
+        if self.run.handler.conditions:
+            conditions.add(
+                self.run.cause.patch, self.run.cause.resource, type='Synced',
+                status={True: 'True', False: 'False', None: 'Unknown'}[report.is_synced],
+                reason=report.reason, message=report.message[:conditions.MAX_MESSAGE])
+        self._show(record)
+        notes.observed, notes.erased = UNSEEN, None
+        times = [] if step.until is None else [now.at(step.until)]
+        if record.phase is Phase.KNOWN and notes.due is not None:
+            notes.due = min([notes.due, *times])
+            due = self._find_due(record, now.mono)
+            times = [due if due > now.mono else now.mono + FLOOR]
+        outcome = None
+        if report is machine.REMAINS:  # it is deleted again, more and more seldom
+            outcome = progression.Outcome(final=False, delay=execution.get_backoff(
+                self.external.calls['observe'], self.run.context.settings,
+                self.run.state.retries), message=report.message)
+            times.append(now.mono + (outcome.delay or 0))
+        elif report.reason in (machine.MAY_EXIST, 'Immutable'):
+            outcome = progression.Outcome(final=True, message=report.message)
+        return externals.Result(
+            due=min(times, default=None), outcome=outcome, is_settled=not self.run.problems)
+
+    def _advise(self, message: str) -> str:
+        meta: Any = self.run.cause.body.metadata
+        what = f"{self.run.cause.resource.plural} {meta.name} {self.external.id}"
+        where = f" -n {meta.namespace}" if meta.namespace else ""
+        return (f"{message} Look into the system. If it is there: kopf external adopt {what} "
+                f"--key KEY{where}; if not: kopf external retry {what}{where}")
+
+    def _show(self, record: records.Record) -> None:
+        """Show in the status how it is."""
+        shown: dict[str, Any] = {'phase': record.phase.value, 'key': record.key}
+        observed = self.notes.observed
+        if isinstance(observed, Mapping):
+            shown |= {name: observed.get(name) for name in self.external.shown}
+        self.run.cause.patch.setdefault('status', {})[self.external.id] = shown

@@ -1,0 +1,128 @@
+"""
+Failures: what the errors of a call say about the system, and about what has become of the call.
+
+The errors of HTTP libraries are recognised by their attributes and names, so none is imported.
+"""
+import datetime
+import email.utils
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kopf._core.intents import handlererrors
+
+UNSENT = frozenset({
+    'aiohttp.ClientConnectorError', 'aiohttp.ConnectionTimeoutError', 'httpx.ConnectError',
+    'httpx.ConnectTimeout', 'httpx.PoolTimeout', 'requests.ConnectTimeout',
+    'urllib3.NewConnectionError', 'urllib3.ConnectTimeoutError'})
+"""The errors before anything is sent. Botocore repeats calls by itself, so its ones say nothing."""
+
+BROKEN = frozenset({
+    'aiohttp.ClientConnectionError', 'aiohttp.ClientPayloadError', 'httpx.TransportError',
+    'requests.ConnectionError', 'requests.Timeout', 'requests.ChunkedEncodingError',
+    'botocore.HTTPClientError', 'botocore.ConnectionError'})
+"""The errors of connections, besides OSError and TimeoutError."""
+
+THROTTLED = frozenset({
+    'Throttling', 'ThrottlingException', 'ThrottledException', 'TooManyRequestsException',
+    'RequestLimitExceeded', 'RequestThrottled', 'RequestThrottledException', 'SlowDown',
+    'BandwidthLimitExceeded', 'LimitExceededException', 'ProvisionedThroughputExceededException'})
+"""The codes of AWS for too many calls."""
+
+AMBIGUOUS = (408, 409)
+"""The statuses of refusals that do not tell whether an earlier call was executed."""
+
+MAX_DELAY = 3600.0
+DEFAULT_DELAY = 5.0
+"""How long (seconds) to wait if a system wants fewer calls and does not say for how long."""
+
+
+class RetryAfter(handlererrors.TemporaryError):
+    """
+    Raise this error when a system wants no calls for a while: no object calls it before.
+
+    :param delay: the time in seconds.
+    :raises TypeError: if it is not a number.
+    """
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(f"The system wants no calls for {delay:g} seconds.", delay=delay)
+
+
+class NotSent(Exception):
+    """
+    Raise this error in a function that creates if nothing was sent to the system: it is called
+    again, even if nobody could tell what a call has done.
+    """
+
+
+class Failure(NamedTuple):
+    """What an error means."""
+    is_system: bool = False
+    """Whether the system has failed, and not only this call."""
+    is_refused: bool = False
+    """Whether the call has certainly done nothing."""
+    delay: float | None = None
+    """How long (seconds) the system wants no calls."""
+    status: int | None = None
+
+
+def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
+    """Read an error of a call."""
+    if isinstance(e, RetryAfter):
+        return Failure(is_refused=True, delay=min(e.delay or 0.0, MAX_DELAY))
+    if isinstance(e, NotSent):
+        return Failure(is_system=True, is_refused=True)
+    if isinstance(e, handlererrors.HandlerTimeoutError):
+        return Failure(is_system=True)
+    status, headers, code = _read_response(e)
+    if status is None:
+        names = {name for cls in type(e).__mro__ for name in _name(cls)}
+        reason = getattr(e.args[0], 'reason', None) if e is not None and e.args else None
+        is_unsent = isinstance(e, ConnectionRefusedError) or bool(
+            UNSENT & {*names, *_name(type(reason))})
+        is_broken = isinstance(e, (OSError, TimeoutError)) or bool(BROKEN & names)
+        return Failure(is_system=is_unsent or is_broken, is_refused=is_unsent)
+    delay = _read_delay(headers, now)
+    if status == 429 or code in THROTTLED:
+        return Failure(
+            is_refused=True, delay=DEFAULT_DELAY if delay is None else delay, status=status)
+    return Failure(
+        is_system=status >= 500, is_refused=400 <= status < 500 and status not in AMBIGUOUS,
+        delay=delay if status == 503 else None, status=status)
+
+
+def _name(cls: type[Any]) -> list[str]:
+    return [f'{cls.__module__.partition(".")[0]}.{cls.__name__}']
+
+
+def _read_response(e: Any) -> tuple[int | None, Mapping[str, str], str | None]:
+    """Find the status, the headers, and the code of AWS in an error of a response, if it is one."""
+    status: Any
+    headers: Any
+    response = getattr(e, 'response', None)
+    if isinstance(response, Mapping):  # botocore
+        meta = response.get('ResponseMetadata') or {}
+        status, headers = meta.get('HTTPStatusCode'), meta.get('HTTPHeaders')
+        code = (response.get('Error') or {}).get('Code')
+    else:
+        code, source = None, e if response is None else response
+        found = (getattr(source, name, None) for name in ('status_code', 'status', 'code'))
+        status = next((value for value in found if isinstance(value, int)), None)
+        headers = getattr(source, 'headers', None)
+    is_status = isinstance(status, int) and 100 <= status < 600
+    return status if is_status else None, headers if hasattr(headers, 'get') else {}, code
+
+
+def _read_delay(headers: Mapping[str, str], now: datetime.datetime) -> float | None:
+    """Read Retry-After: in seconds, or a date."""
+    text = headers.get('Retry-After') or headers.get('retry-after')
+    if not text:
+        return None
+    try:
+        delay = float(text)
+    except ValueError:
+        try:
+            delay = (email.utils.parsedate_to_datetime(text) - now).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return min(max(0.0, delay), MAX_DELAY) if delay == delay else None

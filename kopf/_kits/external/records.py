@@ -1,0 +1,123 @@
+"""
+The record of an external on its object: what is known, and what could have happened. It is pure.
+
+It is on the object before it matters: a token before the first call that creates with this token,
+and a key before anything is done with the key.
+"""
+import dataclasses
+import datetime
+import enum
+import json
+from typing import Any
+
+PREFIX = 'external.kopf.dev'
+"""The prefix of the annotations. It is marked as Kopf's, so no handler of changes sees them."""
+
+Key = str | int | float
+"""What identifies a thing in its system."""
+
+
+class Phase(enum.StrEnum):
+    """How far a thing is."""
+
+    WANTED = 'wanted'
+    """It does not exist, and no call to create it is under way."""
+
+    CREATING = 'creating'
+    """A call to create it can be under way, or was; its result is not known here."""
+
+    UNKNOWN = 'unknown'
+    """It may exist. Nobody can tell but people."""
+
+    KNOWN = 'known'
+    """It exists, as far as is known, and this is its key."""
+
+    DELETING = 'deleting'
+    """It can be deleted already."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is stored of a thing."""
+    phase: Phase = Phase.WANTED
+    token: str | None = None
+    """What the calls that create this thing have in common; another thing has another token."""
+    key: Key | None = None
+    attempt: int = 0
+    """How many calls that create it were announced."""
+    by: str | None = None
+    """Which process has announced the last one."""
+    since: datetime.datetime | None = None
+    """When the last such call was announced, or when the key became known."""
+    previous: tuple[Key, ...] = ()
+    """The things that this one replaces, and that are to be deleted."""
+    adopted: Key | None = None
+    """The key of the annotation that was followed, so that it is not followed twice."""
+    synced: str | None = None
+    """The digest of the desired state that the thing has got."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """All things that are known to exist."""
+        return self.previous if self.key is None else (*self.previous, self.key)
+
+    @property
+    def subject(self) -> Key | None:
+        """The thing that is looked at first: the older ones are deleted before."""
+        return self.previous[0] if self.previous else self.key
+
+    def drop(self, key: Key) -> 'Record':
+        """Forget a thing that is gone."""
+        return dataclasses.replace(
+            self, previous=tuple(other for other in self.previous if other != key),
+            key=None if self.key == key else self.key)
+
+    def describe(self) -> str:
+        """Describe in words what is known."""
+        replaced = f"; to be deleted: {', '.join(map(str, self.previous))}" if self.previous else ''
+        match self.phase:
+            case Phase.WANTED:
+                text = "it is not created yet"
+            case Phase.CREATING:
+                text = (f"a call to create it was announced with the token {self.token}, attempt "
+                        f"{self.attempt}, and its result is not known")
+            case Phase.UNKNOWN:
+                text = (f"it may exist by the token {self.token}: look, and use `kopf external "
+                        f"adopt` or `kopf external retry`")
+            case Phase.KNOWN:
+                text = f"it exists by the key {self.key}"
+            case Phase.DELETING:
+                text = f"it is being deleted: {', '.join(map(str, self.keys)) or 'done'}"
+        return text + (replaced if self.phase is not Phase.DELETING else '')
+
+    def encode(self) -> str:
+        fields = {
+            field.name: value for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default}
+        fields['phase'] = self.phase.value
+        if self.since is not None:
+            fields['since'] = self.since.isoformat(timespec='milliseconds')
+        return json.dumps(fields, separators=(',', ':'))
+
+
+def decode(text: str) -> Record:
+    """:raises ValueError: if the record is not readable."""
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        fields['phase'] = Phase(fields['phase'])
+        fields['previous'] = tuple(fields.get('previous', ()))
+        if 'since' in fields:
+            fields['since'] = datetime.datetime.fromisoformat(fields['since'])
+        return Record(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise ValueError(f"The record of an external system is not readable: {text!r}") from e
+
+
+def make_name(id: str, suffix: str = '') -> str:
+    """Make the name of an annotation: of the record, or, with a suffix, of what people ask for."""
+    return f'{PREFIX}/{id}{suffix}'
+
+
+ADOPT = '.adopt'
+RETRY = '.retry'
+MARK = make_name('kopf-managed')

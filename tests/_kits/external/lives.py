@@ -1,0 +1,385 @@
+"""
+Simulated lives of objects with things in an external system, in virtual time.
+
+A seed decides on the system, on what people do, and on what fails: operators are killed at any call
+and any write, calls are lost before or after their execution, or are executed late. In the end, and
+at each call that creates, the promises are checked.
+"""
+import argparse
+import asyncio
+import collections
+import json
+import logging
+import random
+import time
+import uuid
+from unittest import mock
+
+import kopf
+from kopf._core.intents import registries
+from kopf._kits.external import driving, gates, records
+from kopf._kits.testing import virtual
+from tests._core.reactor import worlds
+from tests._kits.external import clouds
+
+SYSTEMS = ('idempotent', 'findable', 'neither', 'eventual', 'limited')
+LAG = 30.0
+LATE = 20.0
+"""How late (seconds) a call can be executed whose caller is dead."""
+
+MAX_PASSES = 3000
+
+END = 4000.0
+"""When all must be settled."""
+
+
+class Violation(AssertionError):
+    """A promise is broken."""
+
+
+class Cloud(clouds.Cloud):
+    """A cloud that reports each call that it executes, and at which operators die."""
+
+    def __init__(self, life, **options):
+        super().__init__(**options)
+        self.life = life
+
+    async def _respond(self, verb, key, token, execute):
+        operator = self.life.caller.get(asyncio.current_task())
+        strike = self.life.strike(operator)
+        if strike == 'before':
+            await self.life.die(operator)
+        if strike == 'late':
+            asyncio.get_running_loop().call_later(
+                self.rng.uniform(0, LATE), lambda: self.life.spawn(execute()))
+            await self.life.die(operator)
+        result = await super()._respond(verb, key, token, execute)
+        if strike == 'after':
+            await self.life.die(operator)
+        return result
+
+    def add(self, token, content):
+        same = [thing for thing in self.living if thing.content['owner'] == content['owner']]
+        if len(same) > self.life.replaces:
+            self.life.doubles.append(f"{token} is created, and there are {same}")
+        return super().add(token, content)
+
+
+class Life:
+    """One run, by its seed."""
+
+    def __init__(self, seed, *, system=None):
+        self.rng = random.Random(seed)
+        self.system = system or SYSTEMS[seed % len(SYSTEMS)]
+        self.replaces = self.rng.random() < 0.3
+        self.is_sync = self.rng.random() < 0.1
+        self.story = []
+        self.caller = {}
+        self.tasks = set()
+        self.operators = []
+        self.countdown = None
+        self.fate = None
+        self.passes = 0
+        self.starts = []
+        """When the operators have begun, each with a whole limit."""
+        self.most = 0
+        self.received = {}
+        """The tokens whose keys are known to an operator."""
+        self.doubles = []
+
+    def note(self, text):
+        self.story.append(f"{asyncio.get_running_loop().time():9.2f}  {text}")
+
+    def spawn(self, coro):
+        task = asyncio.get_running_loop().create_task(coro)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    # The strikes.
+
+    def strike(self, operator):
+        if self.countdown is None:
+            return None
+        self.countdown -= 1
+        if self.countdown > 0:
+            return None
+        self.countdown = None
+        return self.fate
+
+    async def die(self, operator):
+        self.note(f"*** {operator.name} is killed ({self.fate}) ***")
+        self.spawn(self.kill(operator))
+        await asyncio.get_running_loop().create_future()
+
+    async def kill(self, operator):
+        if operator in self.operators:
+            self.operators.remove(operator)
+            for token in [token for token, other in self.received.items() if other is operator]:
+                del self.received[token]
+            crash = asyncio.create_task(operator.crash())
+            while not crash.done():  # what has waited for a thread goes on until it writes
+                await asyncio.sleep(0.1)
+                for task in operator.queue._workers.values():
+                    task.cancel()
+            if not self.operators:
+                await asyncio.sleep(self.rng.choice([0, 1, 30, 200]))
+                self.start()
+
+    # The operators.
+
+    def start(self, *, behind=0):
+        registry = registries.OperatorRegistry()
+        self.declare(registry)
+        operator = worlds.Operator(self.api, registry, subresource=True)
+        operator.settings.reconciling.error_delay = 1
+        operator.name = f'operator {self.rng.randrange(1000)}'
+        self.note(f"{operator.name} starts")
+        exchange = operator.client._exchange
+
+        async def act(fn, path):
+            is_write = 'fieldSelector' not in path
+            strike = self.strike(operator) if is_write else None
+            if strike in ('before', 'late'):
+                await self.die(operator)
+            result = await exchange(fn, path)
+            if strike == 'after':
+                await self.die(operator)
+            return result
+        operator.client._exchange = act
+        self.operators.append(operator)
+        self.starts.append(asyncio.get_running_loop().time())
+        self.most = max(self.most, len(self.operators))
+        operator.start(behind=behind)
+        return operator
+
+    def declare(self, registry):
+        cloud, life = self.cloud, self
+        external = kopf.external(
+            'kopfexamples', id='account', registry=registry, conditions=True,
+            limit=self.limit, consistency=LAG if self.system == 'eventual' else 5.0,
+            replace=self.replaces, immutable=['plan'] if self.replaces else [])
+
+        def enter():
+            task = asyncio.current_task()
+            for operator in life.operators:
+                if task in operator.queue._workers.values():
+                    life.caller[task] = operator
+
+        def desire(spec, uid, **_):
+            return {'plan': spec['plan'], 'owner': uid}
+
+        async def desire_async(**kwargs):
+            return desire(**kwargs)
+
+        external.desired(desire if self.is_sync else desire_async)
+
+        @external.observe
+        async def observe(key, **_):
+            enter()
+            return await cloud.get(key)
+
+        @external.create(idempotent=cloud.is_idempotent)
+        async def create(desired, token, **_):
+            enter()
+            key = await cloud.create(desired, token)
+            life.received[token] = life.caller[asyncio.current_task()]
+            return key
+
+        @external.update
+        async def update(key, desired, **_):
+            enter()
+            await cloud.update(key, desired)
+
+        @external.delete
+        async def delete(key, **_):
+            enter()
+            await cloud.delete(key)
+
+        if self.system in ('findable', 'eventual'):
+            @external.find
+            async def find(token, **_):
+                enter()
+                return await cloud.find(token)
+
+    # The life.
+
+    async def live(self):
+        rng, self.main = self.rng, asyncio.current_task()
+        self.api = worlds.Api()
+        self.limit = gates.Rate(10) if self.system != 'limited' else gates.Rate(
+            rng.choice([1, 2]), per=rng.choice([1.0, 5.0]), concurrency=rng.choice([None, 1]))
+        self.cloud = Cloud(
+            self, rng=rng, is_idempotent=self.system in ('idempotent', 'limited'),
+            lag=LAG if self.system == 'eventual' else 0.0)
+        names = ['a', 'b'][:rng.choice([1, 1, 2])]
+        self.uids = {}
+        for name in names:
+            self.make(name)
+        self.start()
+        for _ in range(rng.randrange(2, 9)):
+            await asyncio.sleep(rng.choice([0.0, 0.02, 0.05, 0.3, 2, 20, 100, 400]))
+            self.disturb(rng.choice(names))
+        self.countdown = None
+        self.cloud.faults.clear()
+        self.api.faults.clear()
+        self.cloud.is_down = False
+        await asyncio.sleep(END)
+        self.check()
+        for operator in self.operators:
+            await operator.stop()
+        for task in list(self.tasks):
+            task.cancel()
+
+    def make(self, name):
+        self.api.create(name, spec={'plan': 'small'})
+        self.uids[self.api.objects[name]['metadata']['uid']] = name
+        self.note(f"{name} is made")
+
+    def disturb(self, name):
+        rng = self.rng
+        what = rng.choice(['edit', 'drift', 'delete', 'make', 'kill', 'kill', 'kill', 'kill',
+                           'fault', 'fault', 'api', 'api', 'api', 'down', 'vanish', 'pair', 'stop',
+                           'pause'])
+        self.note(f"{what} ({name})")
+        living = sorted(self.cloud.living, key=lambda thing: thing.key)
+        match what:
+            case 'edit':
+                self.api.edit({'spec': {'plan': rng.choice(['small', 'large'])}}, name)
+            case 'drift' if living:
+                self.cloud.edit(rng.choice(living).key, {'plan': 'drifted'})
+            case 'vanish' if living:
+                rng.choice(living).deleted = self.cloud.now
+            case 'delete':
+                self.api.delete(name)
+            case 'make' if name not in self.api.objects:
+                self.make(name)
+            case 'kill':
+                self.countdown = rng.randrange(1, 6)
+                self.fate = rng.choice(['before', 'after', 'late'])
+            case 'fault':
+                self.cloud.faults.extend(rng.choices(
+                    [None, 'before', 'after', 'refused', 'busy', 'broken', 'slow'],
+                    k=rng.randrange(1, 8)))
+            case 'api':
+                self.api.faults.extend(rng.choices(
+                    [None, 'before', 'after', 'late', 'conflict'], k=rng.randrange(1, 4)))
+            case 'down':
+                self.cloud.is_down = not self.cloud.is_down
+            case 'pair' if len(self.operators) == 1:
+                self.start()
+            case 'stop' if self.operators:
+                self.spawn(self.stop())
+            case 'pause':
+                paused = self.api.objects.get(name, {}).get('metadata', {}).get('annotations', {})
+                self.api.edit({'metadata': {'annotations': {
+                    'kopf.dev/paused': None if 'kopf.dev/paused' in paused else 'x'}}}, name)
+
+    async def stop(self):
+        operator = self.operators.pop()
+        self.note(f"{operator.name} stops")
+        await operator.stop()
+        if not self.operators:
+            self.start()
+
+    # The promises.
+
+    def check(self):
+        if self.doubles:
+            raise Violation(self.doubles[0])
+        owners = collections.defaultdict(list)
+        for thing in self.cloud.living:
+            owners[thing.content['owner']].append(thing)
+        for uid, things in owners.items():
+            if self.api.objects.get(self.uids[uid], {}).get('metadata', {}).get('uid') != uid:
+                raise Violation(f"{len(things)} things are left of an object that is gone")
+        for name, raw in self.api.objects.items():
+            meta = raw['metadata']
+            things = owners[meta['uid']]
+            annotations = meta.get('annotations', {})
+            text = annotations.get('external.kopf.dev/account')
+            record = records.Record() if text is None else records.decode(text)
+            if 'kopf.dev/paused' in annotations:
+                continue
+            if record.phase is records.Phase.UNKNOWN:
+                if self.system != 'neither':
+                    raise Violation("it has stopped, though the system can tell")
+                if record.token in self.received:
+                    raise Violation("the key is lost")
+                conditions = {each['type']: each for each in raw['status']['conditions']}
+                if conditions['Synced']['reason'] != 'MayExist' or (
+                        conditions['Stalled']['status'] != 'True'):
+                    raise Violation("it has stopped, and has not said so")
+                if len(things) > 1 + len(record.previous):
+                    raise Violation(f"{len(things)} things for {name}, which has stopped")
+                continue
+            if 'deletionTimestamp' in meta:
+                raise Violation(f"the deletion of {name} does not end: {record}")
+            if record.phase is not records.Phase.KNOWN or record.previous:
+                raise Violation(f"{name} is not settled: {record}")
+            if [thing.key for thing in things] != [record.key]:
+                raise Violation(f"{len(things)} things for {name}, and the key is {record.key}")
+            if things[0].content['plan'] != raw['spec']['plan']:
+                raise Violation(f"{name} is not as it should be")
+        for call in self.cloud.calls:
+            count, per = self.limit.count, self.limit.per
+            begun = [other for other in self.cloud.calls
+                     if call.time <= other.time < call.time + per - 1e-6]
+            fresh = [start for start in self.starts if call.time - per < start < call.time + per]
+            if len(begun) > count * (self.most + len(fresh)):
+                raise Violation(f"{len(begun)} calls in {per} seconds at {call.time}")
+
+
+
+def run(seed, **options):
+    """Run a life; return it, with its violation."""
+    life = Life(seed, **options)
+    rng = random.Random(-seed - 1)
+    state = random.getstate()
+    random.seed(seed)
+    go = driving.Journey.go
+
+    async def count(journey):
+        life.passes += 1
+        if life.passes == MAX_PASSES:
+            life.main.cancel()
+        return await go(journey)
+
+    try:
+        with mock.patch.object(driving.Journey, 'go', count), mock.patch.object(
+                uuid, 'uuid4', lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
+            virtual.run(life.live())
+        life.violation = None
+    except Violation as e:
+        life.violation = e
+    except asyncio.CancelledError:
+        life.violation = Violation("it is a hot loop")
+    finally:
+        random.setstate(state)
+    return life
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--seeds', type=int, default=1)
+    parser.add_argument('--verbose', action='store_true')
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.DEBUG if args.verbose else logging.CRITICAL,
+                        format='           %(message)s')
+    for name in ('asyncio', 'kopf._core.reactor'):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    began, failed = time.process_time(), 0
+    for seed in range(args.seed, args.seed + args.seeds):
+        life = run(seed)
+        if life.violation is not None:
+            failed += 1
+            print(f"{seed} ({life.system}): {life.violation}")
+            if args.seeds == 1:
+                print('\n'.join(life.story))
+                print(*life.cloud.calls, sep='\n')
+                print(json.dumps(life.api.objects, indent=1))
+    print(f"{args.seeds} lives, {failed} violations, {time.process_time() - began:.1f} s of CPU")
+
+
+if __name__ == '__main__':
+    main()

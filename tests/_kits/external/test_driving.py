@@ -1,0 +1,533 @@
+"""
+A thing in an external system follows its object. In virtual time, on the sandbox.
+"""
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+
+import pytest
+
+import kopf
+from kopf import testing
+from kopf.testing import virtual_time
+from tests._kits.external.clouds import Cloud, Thing, declare
+from tests.crds import make_crd
+
+RECORD = 'external.kopf.dev/account'
+FINALIZER = 'kopf.dev/external'
+
+
+def make_registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    return registry
+
+
+def get_record(obj):
+    return json.loads(obj['metadata'].get('annotations', {}).get(RECORD, 'null'))
+
+
+@contextlib.asynccontextmanager
+async def running(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('Thing', 'things'))
+        async with api.operator(registry=registry):
+            yield api
+
+
+async def known(api, name='a'):
+    return await api.client.wait(
+        'things', name, lambda obj: (get_record(obj) or {}).get('phase') == 'known')
+
+
+@virtual_time
+async def test_a_thing_is_created_kept_and_deleted_with_its_object():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        obj = await known(api)
+        thing, = cloud.living
+        assert get_record(obj)['key'] == thing.key
+        assert thing.content == {'plan': 'small'}
+        assert obj['metadata']['finalizers'] == [FINALIZER]
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(5)
+        assert thing.content == {'plan': 'large'}
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(100)
+        assert not cloud.living
+        assert await api.client.list('things') == []
+    assert [call.verb for call in cloud.calls].count('create') == 1
+
+
+async def stop_unknown(api, cloud):
+    """Let a call be lost that creates, in a system that cannot tell what became of it."""
+    cloud.faults.append('after')
+    await api.client.create('things', 'a', spec={'plan': 'small'})
+    return await api.client.wait(
+        'things', 'a', lambda obj: (get_record(obj) or {}).get('phase') == 'unknown')
+
+
+@virtual_time
+async def test_where_nobody_can_tell_it_stops_and_says_what_to_type(caplog):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, finds=False, conditions=True)
+    async with running(registry) as api:
+        obj = await stop_unknown(api, cloud)
+        await asyncio.sleep(1000)
+        obj = await api.client.get('things', 'a')
+        conditions = {item['type']: item for item in obj['status']['conditions']}
+        assert conditions['Synced']['reason'] == 'MayExist'
+        assert conditions['Stalled']['status'] == 'True'
+        assert 'kopf external adopt things a account --key KEY -n default' in (
+            conditions['Synced']['message'])
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(1000)
+    assert [call.verb for call in cloud.calls] == ['create']
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR
+                and 'kopf external retry things a' in record.message]) == 1
+
+
+@virtual_time
+async def test_people_can_say_which_thing_it_is():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, finds=False)
+    async with running(registry) as api:
+        await stop_unknown(api, cloud)
+        thing, = cloud.living
+        await api.client.patch('things', 'a', {'metadata': {'annotations': {
+            f'{RECORD}.adopt': thing.key}}})
+        assert get_record(await known(api))['key'] == thing.key
+        await asyncio.sleep(100)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert [call.verb for call in cloud.calls].count('create') == 1
+    assert not cloud.living
+
+
+@virtual_time
+async def test_people_can_say_that_there_is_none():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, finds=False)
+    async with running(registry) as api:
+        await stop_unknown(api, cloud)
+        cloud.things.clear()
+        await api.client.patch('things', 'a', {'metadata': {'annotations': {
+            f'{RECORD}.retry': 'true'}}})
+        obj = await known(api)
+        assert f'{RECORD}.retry' not in obj['metadata']['annotations']
+    assert len(cloud.living) == 1
+
+
+@virtual_time
+async def test_an_existing_thing_is_adopted_by_an_annotation_once():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    key = 'theirs'
+    async with running(registry) as api:
+        cloud.things[key] = Thing(key, None, {'plan': 'old'}, 0.0)
+        await api.client.create('things', 'a', spec={'plan': 'small'}, metadata={
+            'annotations': {f'{RECORD}.adopt': key}})
+        assert get_record(await known(api))['key'] == key
+        await asyncio.sleep(100)
+        assert cloud.things[key].content == {'plan': 'small'}
+        cloud.things[key].deleted = cloud.now
+        await asyncio.sleep(1000)
+        assert get_record(await known(api))['key'] != key
+    assert len(cloud.living) == 1
+
+
+@virtual_time
+async def test_orphans_are_left():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, deletion='orphan')
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert len(cloud.living) == 1
+
+
+@virtual_time
+async def test_a_deleted_object_waits_until_the_system_says_that_its_thing_is_gone():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        cloud.is_down = True
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(1000)
+        assert len(await api.client.list('things')) == 1
+        cloud.is_down = False
+        await asyncio.sleep(60)
+        assert await api.client.list('things') == []
+    assert not cloud.living
+
+
+@virtual_time
+async def test_drift_is_corrected():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, interval=60)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        thing, = cloud.living
+        cloud.edit(thing.key, {'plan': 'drifted'})
+        await asyncio.sleep(70)
+    assert thing.content == {'plan': 'small'}
+
+
+@virtual_time
+async def test_drift_is_only_reported_on_request_but_changes_are_made():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, interval=60, on_drift='report', conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        thing, = cloud.living
+        cloud.edit(thing.key, {'plan': 'drifted'})
+        await asyncio.sleep(70)
+        assert thing.content == {'plan': 'drifted'}
+        obj = await api.client.get('things', 'a')
+        synced, = [item for item in obj['status']['conditions'] if item['type'] == 'Synced']
+        assert (synced['reason'], synced['message']) == ('Drifted', 'This differs: plan.')
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(5)
+    assert thing.content == {'plan': 'large'}
+
+
+@virtual_time
+async def test_immutable_fields_are_an_error():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, immutable=['plan'], conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(100)
+        obj = await api.client.get('things', 'a')
+        synced, = [item for item in obj['status']['conditions'] if item['type'] == 'Synced']
+        assert synced['reason'] == 'Immutable'
+    assert [thing.content for thing in cloud.living] == [{'plan': 'small'}]
+
+
+@virtual_time
+async def test_a_thing_is_replaced_if_it_cannot_be_changed():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, immutable=['plan'], replace=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        old = get_record(await known(api))['key']
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(100)
+        thing, = cloud.living
+        assert thing.content == {'plan': 'large'}
+        assert get_record(await known(api))['key'] == thing.key != old
+    verbs = [call.verb for call in cloud.calls]
+    assert verbs.index('delete') > len(verbs) - 1 - verbs[::-1].index('create')
+
+
+@virtual_time
+async def test_paused_objects_are_only_observed():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, interval=60)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        await api.client.patch('things', 'a', {
+            'metadata': {'annotations': {'kopf.dev/paused': 'x'}}, 'spec': {'plan': 'large'}})
+        await asyncio.sleep(1)
+        cloud.calls.clear()
+        await asyncio.sleep(600)
+        verbs = [call.verb for call in cloud.calls]
+        assert set(verbs) == {'get'}
+        assert 8 <= len(verbs) <= 12
+        await api.client.patch('things', 'a', {
+            'metadata': {'annotations': {'kopf.dev/paused': None}}})
+        await asyncio.sleep(5)
+    assert [thing.content for thing in cloud.living] == [{'plan': 'large'}]
+
+
+@virtual_time
+async def test_externals_are_created_in_order_and_deleted_in_the_reverse_order():
+    cloud, registry = Cloud(), make_registry()
+    first = declare(cloud, registry=registry)
+    second = kopf.external('things', id='second', registry=registry, after=[first])
+    events = []
+
+    @second.observe
+    def observe(key, **_):
+        return {} if 'delete' not in events else None
+
+    @second.create
+    def create(**_):
+        events.append('create' if cloud.living else 'early')
+        return 7
+
+    @second.delete
+    def delete(**_):
+        events.append('delete' if cloud.living else 'late')
+
+    @second.desired
+    def desired(**_):
+        return {}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await asyncio.sleep(10)
+        obj = await api.client.get('things', 'a')
+        assert json.loads(obj['metadata']['annotations']['external.kopf.dev/second'])['key'] == 7
+        await asyncio.sleep(100)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert events == ['create', 'delete']
+    assert not cloud.living
+
+
+@virtual_time
+async def test_triggers_of_threads_observe_once():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, interval=10_000)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        thing, = cloud.living
+        for trigger in (lambda: external.trigger(thing.key),
+                        lambda: kopf.trigger('things', 'a', namespace='default')):
+            cloud.edit(thing.key, {'plan': 'drifted'})
+            cloud.calls.clear()
+            threads = [threading.Thread(target=trigger) for _ in range(5)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            await asyncio.sleep(50)
+            assert [call.verb for call in cloud.calls] == ['get', 'update', 'get']
+            assert thing.content == {'plan': 'small'}
+
+
+@virtual_time
+async def test_edits_do_not_lead_to_more_observations():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        cloud.calls.clear()
+        for number in range(50):
+            await api.client.patch('things', 'a', {'metadata': {'labels': {'x': str(number)}}})
+            await asyncio.sleep(0.1)
+        assert not cloud.calls
+        for number in range(50):
+            await api.client.patch('things', 'a', {'spec': {'plan': str(number)}})
+            await asyncio.sleep(0.1)
+    assert sum(call.verb == 'get' for call in cloud.calls) <= 6
+
+
+@virtual_time
+async def test_at_a_start_known_things_are_observed_over_the_interval_and_new_ones_first():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, limit=kopf.Rate(10), interval=300)
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('Thing', 'things'))
+        async with api.operator(registry=registry):
+            for number in range(300):
+                await api.client.create('things', f'a{number}', spec={'plan': 'small'})
+            await asyncio.sleep(120)
+            assert len(cloud.living) == 300
+        cloud.calls.clear()
+        began = cloud.now
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'new', spec={'plan': 'small'})
+            await asyncio.sleep(2)
+            assert len(cloud.living) == 301
+            assert len(cloud.calls) < 20
+            await asyncio.sleep(330)
+    times = [call.time for call in cloud.calls if call.verb == 'get']
+    assert 300 <= len(times) <= 370
+    assert all(sum(begin <= time < begin + 1 for time in times) <= 10 for time in times
+               for begin in [time])
+    assert sum(time < began + 150 for time in times) < 200
+
+
+@virtual_time
+async def test_an_outage_is_a_dozen_lines_and_all_are_well_soon_after_it(caplog):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, interval=60, limit=kopf.Rate(100))
+    async with running(registry) as api:
+        for number in range(100):
+            await api.client.create('things', f'a{number}', spec={'plan': 'small'})
+        await asyncio.sleep(100)
+        caplog.clear()
+        cloud.is_down = True
+        await asyncio.sleep(60)
+        for number in range(100):
+            await api.client.patch('things', f'a{number}', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(3 * 3600)
+        lines = [record for record in caplog.records if record.levelno >= logging.INFO
+                 and record.name.startswith('kopf')]
+        assert len(lines) <= 12
+        assert sum('is not available' in record.message for record in lines) == 1
+        cloud.is_down = False
+        await asyncio.sleep(60)
+    assert {thing.content['plan'] for thing in cloud.living} == {'large'}
+    assert sum('is available again' in record.message for record in caplog.records) == 1
+
+
+@virtual_time
+async def test_a_system_that_wants_fewer_calls_gets_none_for_a_while():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, limit=None)
+    async with running(registry) as api:
+        cloud.faults.append('busy')
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await api.client.create('things', 'b', spec={'plan': 'small'})
+        await known(api)
+        await known(api, 'b')
+    times = [call.time for call in cloud.calls if call.verb == 'create']
+    assert times[-1] >= 3.0
+    assert len(cloud.living) == 2
+
+
+@virtual_time
+async def test_sync_functions_are_called_in_threads():
+    registry, things, threads = make_registry(), {}, set()
+    external = kopf.external('things', id='account', registry=registry)
+
+    @external.observe
+    def observe(key, **_):
+        return things.get(key)
+
+    @external.create
+    def create(desired, token, **_):
+        threads.add(threading.current_thread())
+        things[token] = desired
+        return token
+
+    @external.delete
+    def delete(key, **_):
+        things.pop(key, None)
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        assert list(things.values()) == [{'plan': 'small'}]
+        await asyncio.sleep(100)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert not things
+    assert threading.main_thread() not in threads
+
+
+def test_missing_functions_are_a_fault():
+    registry = kopf.OperatorRegistry()
+    kopf.external('things', id='account', registry=registry)
+    with pytest.raises(LookupError, match='@account.observe, @account.create, @account.delete'):
+        registry.verify()
+
+
+@pytest.mark.parametrize('options', [
+    {'id': 'a.b'}, {'id': ''}, {'id': 'x' * 51}, {'id': 'a', 'on_drift': 'x'},
+    {'id': 'a', 'deletion': 'x'}])
+def test_wrong_options_are_refused(options):
+    with pytest.raises(ValueError):
+        kopf.external('things', registry=kopf.OperatorRegistry(), **options)
+
+
+@virtual_time
+async def test_the_handlers_of_changes_of_the_same_objects_go_on():
+    cloud, registry, events = Cloud(), make_registry(), []
+    declare(cloud, registry=registry, conditions=True)
+
+    @kopf.on.create('things', registry=registry)
+    @kopf.on.update('things', registry=registry)
+    @kopf.on.delete('things', registry=registry)
+    async def fn(reason, diff, **_):
+        events.append((reason, [item.field for item in diff]))
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(5)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert events == [('create', [()]), ('update', [('spec', 'plan')]), ('delete', [])]
+    assert [call.verb for call in cloud.calls] == [
+        'create', 'get', 'get', 'update', 'delete', 'get']
+
+
+@virtual_time
+async def test_nothing_is_called_while_a_deletion_waits():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, conditions=True)
+    kopf.on.create('things', registry=registry)(lambda **_: None)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(29)
+        assert len(cloud.calls) <= 4
+        await asyncio.sleep(5)
+        assert await api.client.list('things') == []
+
+
+@virtual_time
+async def test_errors_of_the_functions_are_logged_once_and_tried_again(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+
+    @external.desired
+    async def desired(spec, **_):
+        return {'plan': spec['plan']}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={})
+        await asyncio.sleep(100)
+        assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+        await api.client.patch('things', 'a', {'spec': {'plan': 'small'}})
+        await known(api)
+
+
+@virtual_time
+async def test_a_key_that_is_not_returned_is_an_error():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, finds=False)
+
+    @external.create
+    async def create(token, **_):
+        await cloud.create({}, token)
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={})
+        await api.client.wait('things', 'a', lambda obj: get_record(obj)['phase'] == 'unknown')
+        await asyncio.sleep(100)
+    assert len(cloud.living) == 1
+
+
+@virtual_time
+async def test_each_key_of_a_limit_has_its_own_limit():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, limit=kopf.Rate(1, per=10),
+            limit_key=lambda name, **_: name)
+    async with running(registry) as api:
+        for name in 'abc':
+            await api.client.create('things', name, spec={'plan': 'small'})
+        await asyncio.sleep(2)
+    assert len(cloud.living) == 3

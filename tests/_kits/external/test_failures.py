@@ -1,0 +1,72 @@
+"""
+What the errors of HTTP libraries mean, by what they look like.
+"""
+import datetime
+
+import aiohttp
+import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
+
+import kopf
+from kopf._kits.external.failures import Failure, read
+
+NOW = datetime.datetime(2026, 11, 26, tzinfo=datetime.UTC)
+
+
+def make(module, name, *bases, **attributes):
+    cls = type(name, bases or (Exception,), {'__module__': module})
+    error = cls('x')
+    for key, value in attributes.items():
+        setattr(error, key, value)
+    return error
+
+
+class Response:
+    def __init__(self, status_code, **headers):
+        self.status_code = status_code
+        self.headers = {key.replace('_', '-'): value for key, value in headers.items()}
+
+
+def make_aiohttp(status, **headers):
+    return aiohttp.ClientResponseError(
+        None, (), status=status, headers=CIMultiDictProxy(CIMultiDict(headers)))
+
+
+def make_botocore(status, code='X', **headers):
+    return make('botocore.exceptions', 'ClientError', response={
+        'Error': {'Code': code},
+        'ResponseMetadata': {'HTTPStatusCode': status, 'HTTPHeaders': headers}})
+
+
+@pytest.mark.parametrize(['error', 'expected'], [
+    (make_aiohttp(429, **{'retry-after': '7'}), Failure(False, True, 7.0, 429)),
+    (make_aiohttp(500), Failure(True, False, None, 500)),
+    (make_aiohttp(503, **{'Retry-After': '9'}), Failure(True, False, 9.0, 503)),
+    (make_aiohttp(404), Failure(False, True, None, 404)),
+    (make_aiohttp(409), Failure(False, False, None, 409)),
+    (make('httpx', 'HTTPStatusError', response=Response(429)), Failure(False, True, 5.0, 429)),
+    (make('requests.exceptions', 'HTTPError', OSError, response=Response(
+        429, Retry_After='Thu, 26 Nov 2026 00:01:00 GMT')), Failure(False, True, 60.0, 429)),
+    (make_botocore(400, 'ThrottlingException'), Failure(False, True, 5.0, 400)),
+    (make_botocore(503), Failure(True, False, None, 503)),
+    (make('httpx', 'ConnectError'), Failure(True, True)),
+    (make('httpx', 'ReadTimeout'), Failure()),
+    (make('httpx', 'ReadTimeout', make('httpx', 'TransportError').__class__), Failure(True)),
+    (ConnectionRefusedError(), Failure(True, True)),
+    (ConnectionResetError(), Failure(True)),
+    (TimeoutError(), Failure(True)),
+    (KeyError('x'), Failure()),
+    (kopf.RetryAfter(3), Failure(False, True, 3.0)),
+    (kopf.NotSent(), Failure(True, True)),
+    (kopf.HandlerTimeoutError('x'), Failure(True)),
+    (kopf.TemporaryError('x'), Failure()),
+])
+def test_errors(error, expected):
+    assert read(error, now=NOW) == expected
+
+
+@pytest.mark.parametrize(['text', 'delay'], [
+    ('x', 5.0), ('nan', 5.0), ('-1', 0.0), ('1e9', 3600.0),
+    ('Wed, 25 Nov 2026 00:00:00 GMT', 0.0)])
+def test_strange_delays(text, delay):
+    assert read(make_aiohttp(429, **{'Retry-After': text}), now=NOW).delay == delay

@@ -1,0 +1,116 @@
+"""
+Gates: the limits hold in any window of time, the most urgent come first, and nothing is hot.
+"""
+import asyncio
+import random
+
+import pytest
+
+import kopf
+from kopf._kits.external.gates import Caller, Gate, Rate, Urgency
+from kopf._kits.testing import virtual
+from kopf.testing import virtual_time
+
+
+def make_gate(rate, share=1.0):
+    return Gate('x', rate, get_share=lambda: share, time=asyncio.get_running_loop().time)
+
+
+async def call(gate, urgency=Urgency.ROUTINE, *, calls, lasts=0.0, fails=False, is_safe=True):
+    """Call as soon as it is allowed; return how many times it was asked for."""
+    woken, asked = asyncio.Event(), 0
+    caller = Caller(woken.set)
+    while not gate.enter(caller, urgency, is_safe=is_safe):
+        asked += 1
+        await woken.wait()
+        woken.clear()
+    gate.begin(caller)
+    calls.append((asyncio.get_running_loop().time(), urgency))
+    await asyncio.sleep(lasts)
+    gate.leave(has_failed=fails)
+    return asked
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_no_window_has_more_calls_than_the_limit(seed):
+    rng = random.Random(seed)
+    rate = Rate(rng.randrange(1, 20), per=rng.choice([0.5, 1.0, 3.0]),
+                concurrency=rng.choice([None, 1, 3]))
+
+    async def run():
+        gate, calls = make_gate(rate), []
+
+        async def arrive():
+            await asyncio.sleep(rng.uniform(0, 5))
+            return await call(gate, rng.choice(list(Urgency)), calls=calls,
+                              lasts=rng.uniform(0, 0.1))
+
+        asked = await asyncio.gather(*(arrive() for _ in range(100)))
+        times = sorted(time for time, _ in calls)
+        for time in times:
+            assert sum(time <= other < time + rate.per - 1e-9 for other in times) <= rate.count
+        assert sum(asked) < 300
+        assert len(gate) == 0
+    virtual.run(run())
+
+
+@virtual_time
+async def test_the_most_urgent_comes_first():
+    gate, calls = make_gate(Rate(1)), []
+    await call(gate, calls=calls)
+    await asyncio.gather(*(
+        call(gate, urgency, calls=calls)
+        for urgency in (Urgency.ROUTINE, Urgency.QUESTION, Urgency.ROUTINE, Urgency.CHANGE)))
+    assert [urgency for _, urgency in calls[1:]] == [
+        Urgency.CHANGE, Urgency.QUESTION, Urgency.ROUTINE, Urgency.ROUTINE]
+
+
+@virtual_time
+async def test_after_failures_in_a_row_there_are_only_probes_until_one_succeeds():
+    gate, calls = make_gate(Rate(100)), []
+    for _ in range(5):
+        await call(gate, calls=calls, fails=True)
+    assert gate.is_broken
+    calls.clear()
+    others = [asyncio.create_task(call(gate, calls=calls, fails=True)) for _ in range(10)]
+    await asyncio.sleep(200)
+    assert [round(time) for time, _ in calls] == [5, 15, 35, 65, 95, 125, 155, 185]
+    await asyncio.gather(*others)
+    await call(gate, calls=calls)
+    assert not gate.is_broken
+
+
+@virtual_time
+async def test_probes_are_calls_that_can_be_repeated():
+    gate, calls = make_gate(None), []
+    for _ in range(5):
+        await call(gate, calls=calls, fails=True)
+    calls.clear()
+    creation = asyncio.create_task(call(gate, Urgency.CHANGE, calls=calls, is_safe=False))
+    await asyncio.sleep(1)
+    observation = asyncio.create_task(call(gate, Urgency.ROUTINE, calls=calls))
+    await asyncio.gather(creation, observation)
+    assert [urgency for _, urgency in calls] == [Urgency.ROUTINE, Urgency.CHANGE]
+
+
+@virtual_time
+async def test_one_who_does_not_come_is_passed_over():
+    gate, calls = make_gate(Rate(1)), []
+    await call(gate, calls=calls)
+    assert not gate.enter(Caller(lambda: None), Urgency.CHANGE, is_safe=True)
+    await asyncio.wait_for(call(gate, calls=calls), 20)
+
+
+def test_shares():
+    assert Rate(10).share(1.0) == (10, 1.0)
+    assert Rate(10).share(0.5) == (5, 1.0)
+    count, per = Rate(10).share(1 / 16)
+    assert count == 1
+    assert per == pytest.approx(1.6)
+
+
+@pytest.mark.parametrize('options', [
+    {'count': 0}, {'count': 1, 'per': 0}, {'count': 1, 'concurrency': 0}])
+def test_wrong_rates(options):
+    with pytest.raises(ValueError):
+        kopf.Rate(**options)

@@ -1,0 +1,21 @@
+"""
+Whatever happens in a life, there is one thing for each object; and each careless change is found.
+"""
+import pytest
+
+from tests._kits.external import faults, lives
+from tests.simulation import planting
+
+
+@pytest.mark.parametrize('begin', range(0, 100, 10))
+def test_all_promises_hold(begin):
+    for seed in range(begin, begin + 10):
+        life = lives.run(seed)
+        assert life.violation is None, f"seed {seed}: {life.violation}"
+
+
+@pytest.mark.parametrize('fault', faults.FAULTS, ids=lambda fault: fault.name)
+def test_planted_faults_are_found(fault):
+    with planting.planted(fault):
+        assert lives.run(faults.FAULTS[fault]).violation is not None
+    assert lives.run(faults.FAULTS[fault]).violation is None

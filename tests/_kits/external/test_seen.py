@@ -1,0 +1,46 @@
+"""
+What people see of things in external systems.
+"""
+import pytest
+
+import kopf
+from kopf import testing
+from kopf._kits.external.records import Phase, Record
+from tests._kits.external.clouds import Cloud, declare
+
+BASE = {'apiVersion': 'example.com/v1', 'kind': 'Thing'}
+
+
+def explain(record, **meta):
+    registry = kopf.OperatorRegistry()
+    declare(Cloud(), registry=registry)
+    annotations = {'external.kopf.dev/account': record}
+    return testing.explain({**BASE, 'metadata': {
+        'name': 'a', 'namespace': 'ns', 'annotations': annotations, **meta}}, registry=registry)
+
+
+@pytest.mark.parametrize(['record', 'text'], [
+    (Record(), "it is not created yet"),
+    (Record(phase=Phase.CREATING, token='t', attempt=2),
+     "a call to create it was announced with the token t, attempt 2, and its result is not known"),
+    (Record(phase=Phase.UNKNOWN, token='t'),
+     "it may exist by the token t: look, and use `kopf external adopt` or `kopf external retry`"),
+    (Record(phase=Phase.KNOWN, key='k'), "it exists by the key k"),
+    (Record(phase=Phase.KNOWN, key='k', previous=('p',)),
+     "it exists by the key k; to be deleted: p"),
+    (Record(phase=Phase.DELETING, key='k', previous=('p',)), "it is being deleted: p, k"),
+])
+def test_phases_are_explained(record, text):
+    verdict, = explain(record.encode()).handlers
+    assert (verdict.decorator, verdict.id, verdict.because) == ('external', 'account', text)
+
+
+def test_strange_records_are_explained():
+    verdict, = explain('{}').handlers
+    assert verdict.because == "The record of an external system is not readable: '{}'"
+
+
+def test_the_finalizer_is_explained():
+    found = explain(Record().encode(), finalizers=['kopf.dev/external'])
+    assert found.finalizers == {
+        'kopf.dev/external': "of this operator, which deletes what is in external systems first"}
