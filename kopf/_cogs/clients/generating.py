@@ -133,7 +133,6 @@ async def apply(
 
     :raises errors.APIError: also if the object is changed by others all the time.
     """
-    metadata = manifest['metadata']
     options: Any = {'resource': resource, 'permit': permit, 'logger': logger}
     if not fields:
         return await applying.apply(
@@ -142,7 +141,7 @@ async def apply(
     while True:
         live = await listing.find_object(
             client, settings=listing.select_only(client.settings), resource=resource,
-            namespace=metadata.get('namespace'), name=metadata['name'])
+            namespace=manifest['metadata'].get('namespace'), name=manifest['metadata']['name'])
         filled = await _fill(manifest, fields, live, force=force)
         try:
             if live is None:
@@ -166,9 +165,7 @@ def _is_overtaken(e: errors.APIError) -> bool:
         cause.get('reason') == 'FieldManagerConflict' for cause in causes)
 
 
-async def _fill(
-        manifest: Mapping[str, Any], fields: Fields, live: Mapping[str, Any] | None, *, force: bool,
-) -> Any:
+async def _fill(manifest: Any, fields: Fields, live: Any, *, force: bool) -> Any:
     """Set the values in a copy of the manifest: the stored ones, or new ones."""
     filled: Any = copy.deepcopy(manifest)
     rotates = live is not None and force and is_rotating(live)

@@ -281,8 +281,7 @@ def decide(situation: Situation) -> Decision:
     if view.deleting and view.blocked:
         for handler in selection.handlers:
             if handler.protects is not None:
-                is_dirty = cycle is not None and cycle.dirty
-                return Decision((Save if is_dirty else Protect)(handler.protects), cycle)
+                return Decision(_settle(cycle) or Protect(handler.protects), cycle)
     if view.deleting:
         if not view.blocked and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)
@@ -333,16 +332,23 @@ def decide(situation: Situation) -> Decision:
 
 def _pause(situation: Situation, pause: pauses.Pause, *, is_needed: bool) -> Step:
     """Decide for an object that is paused: a deletion has to wait for the end of the pause."""
-    view, cycle = situation.view, situation.cycle
-    if cycle is not None and cycle.dirty and cycle.commit is not None:
-        # The object can be closed already: records would be taken for those of the next cycle.
-        return Close("the pause comes while the cycle is closed", cycle.reason, cycle.commit)
-    if cycle is not None and cycle.dirty:
-        return Save("what is done has to be on the object before the pause")
+    if (step := _settle(situation.cycle)) is not None:
+        return step
+    view = situation.view
     if is_needed and not view.blocked and not view.deleting:
         return AddFinalizer(ADDING, None)
     until = None if pause.until is None else situation.now.at(pause.until)
     return Pause(pause.describe(), until=until)
+
+
+def _settle(cycle: cycles.Cycle | None) -> Step | None:
+    """Write what is done before the object has to wait for people; None if all is written."""
+    if cycle is None or not cycle.dirty:
+        return None
+    if cycle.commit is None:
+        return Save("what is done has to be on the object before it waits")
+    # The object can be closed already: records would be taken for those of the next cycle.
+    return Close("the object has to wait while the cycle is closed", cycle.reason, cycle.commit)
 
 
 def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:

@@ -18,6 +18,7 @@ from kopf._core.actions.decisions import (
     Close,
     Nothing,
     Pause,
+    Protect,
     Release,
     RemoveFinalizer,
     Save,
@@ -630,6 +631,22 @@ def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
         cycle=cycle, pause=pauses.Pause('Maintenance'))
     step, _ = decide(situation)
     assert (type(step), step.conclusion) == (Close, conclusion)
+
+
+PROTECTING = make_handler('protected', Reason.DELETE, protects="It waits.")
+
+
+@many
+@given(situation=situations())
+def test_a_protected_object_is_not_released_and_nothing_is_lost(situation):
+    view = situation.view._replace(deleting=True, blocked=True)
+    selection = situation.selection._replace(
+        handlers=[*situation.selection.handlers, PROTECTING], needs_finalizer=True)
+    step, cycle = decide(situation._replace(view=view, selection=selection, pause=None))
+    is_dirty = cycle is not None and cycle.dirty
+    assert isinstance(step, (Save, Close) if is_dirty else Protect)
+    assert cycle is situation.cycle
+    assert isinstance(step, Close) == (is_dirty and cycle.commit is not None)
 
 
 @many

@@ -73,6 +73,7 @@ class Life(runs.Run):
         self.made = []
         self.is_wiped = False
         self.is_quiet = False
+        self.has_lagged = False
         super().__init__(runs.Setup(
             sources=(), options={'registry': declare(self.make)}, load=[CRD], ignore=(), rest=60,
             limit=20_000, real_limit=60))
@@ -113,6 +114,8 @@ class Life(runs.Run):
         self.is_quiet = True
         if self._lag is not None:
             self._lag.end()
+        if self.has_lagged:  # what was decided by older lists stays so until the next change
+            await self.respecify(client, STEPS)
 
     async def sleep(self):
         await asyncio.sleep(self.random.choice([0, 0.01, 0.1, 1, 10, 100]) * self.random.random())
@@ -165,6 +168,7 @@ class Life(runs.Run):
         self.forget_history()
 
     async def lag_behind(self, client, _):
+        self.has_lagged = True
         if self._lag is None:
             self.lag(self.revision)
         else:
