@@ -278,6 +278,24 @@ def test_direct_calls_are_hit(is_careful, failed, crd):
         registry=registry, load=[crd], external=[cloud], strikes=CALLS)
 
 
+@pytest.mark.parametrize('strike', ['call-before:1', 'call-after:1'])
+def test_nothing_of_a_killed_operator_runs_after_its_direct_call(strike, crd):
+    cloud = testing.FakeCloud(idempotent=True)
+    registry = kopf.OperatorRegistry()
+    continued = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def open_account(name, uid, patch, **_):
+        try:
+            patch.status['account'] = await cloud.create('accounts', {'name': name}, token=uid)
+        except ConnectionError:
+            continued.append(name)
+            raise
+
+    testing.explore(scenario, registry=registry, load=[crd], external=[cloud], only=strike)
+    assert continued == []
+
+
 def test_calls_of_several_systems_are_numbered_together(crd):
     one, two = testing.FakeCloud(), testing.FakeCloud(seed=1)
     registry = kopf.OperatorRegistry()
