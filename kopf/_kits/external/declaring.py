@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from kopf._cogs.structs import dicts, ids, references
-from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import callbacks, handlers, registries
 from kopf._kits.external import driving, gates, machine, records
 
@@ -126,7 +125,7 @@ class External:
         return (f"The external {self.id!r} needs these functions, too: {', '.join(missing)}."
                 ) if missing else None
 
-    def make_driver(self, hub: Hub) -> driving.Driver:
+    def make_driver(self, hub: Any) -> Any:  # the types of the core are not public
         """Make what works with the system for an operator."""
         driver = driving.Driver(self, hub)
         _drivers.add(driver)
