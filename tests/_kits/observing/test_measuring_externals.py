@@ -15,8 +15,8 @@ from tests.crds import make_crd
 async def test_drifts_and_outages_are_counted(monkeypatch):
     found, read = [], inspection.Inspector.__init__
 
-    def note(inspector, operator):
-        read(inspector, operator)
+    def note(inspector, operator, *args):
+        read(inspector, operator, *args)
         found.append(inspector)
 
     monkeypatch.setattr(inspection.Inspector, '__init__', note)
