@@ -44,6 +44,12 @@ class Options:
     lease: str | None
 
 
+STAYING: Mapping[str, str] = {
+    hub.FINALIZER: "Their owned resources in other namespaces will stay.",
+    hub.EXTERNAL_FINALIZER: "What belongs to them in external systems will stay."}
+"""What is left when these finalizers are removed."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Held:
     """What is needed to know of an object on which the operator keeps something."""
@@ -52,20 +58,21 @@ class Held:
     changes: Mapping[str, Any]
     """The metadata to merge, so that the operator keeps nothing on it."""
     is_deleting: bool
-    has_children: bool
-    """Whether it has owned resources that Kubernetes does not delete with it."""
+    staying: Collection[str]
+    """The finalizers of what Kubernetes does not delete with the object."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], options: Options) -> Self | None:
         """Look at an object; None if the operator keeps nothing on it."""
         found: Sequence[str] = raw['metadata'].get('finalizers') or ()
-        foreign = [name for name in found if name not in (options.finalizer, hub.FINALIZER)]
+        foreign = [name for name in found if name not in (options.finalizer, *STAYING)]
         own = [key for key in conventions.get_annotations(raw)
                if conventions.is_own_annotation(key, options.prefixes)]
         changes: dict[str, Any] = {'finalizers': foreign} if len(foreign) < len(found) else {}
         changes |= {'annotations': dict.fromkeys(own)} if own else {}
         return None if not changes else cls(
-            sweeping.get_meta(raw), changes, finalizers.is_deleting(raw), hub.FINALIZER in found)
+            sweeping.get_meta(raw), changes, finalizers.is_deleting(raw),
+            [name for name in found if name in STAYING])
 
 
 async def release(
@@ -108,10 +115,9 @@ class _Releasing:
         found = {resource: await self._find(resource) for resource in resources}
         for resource, held in found.items():
             self.sweep.say(f"{resource}: {len(held)} to release.")
-            if children := sum(item.has_children for item in held.values()):
-                self.sweep.say(
-                    f"{resource}: {children} with the finalizer {hub.FINALIZER}. Their owned "
-                    f"resources in other namespaces will stay.")
+            for name, text in STAYING.items():
+                if number := sum(name in item.staying for item in held.values()):
+                    self.sweep.say(f"{resource}: {number} with the finalizer {name}. {text}")
         if deleting := [item for held in found.values() for item in held.values()
                         if item.is_deleting]:
             self._warn_of_deleting(deleting)

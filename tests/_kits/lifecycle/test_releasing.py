@@ -82,13 +82,14 @@ async def test_all_pages_are_released(release, lines, monkeypatch):
     assert lines[-1] == "things.v1.example.com: 50 released, 0 left."
 
 
+@pytest.mark.parametrize('finalizer', ['kopf.dev/children', 'kopf.dev/external'])
 @testing.virtual_time
-async def test_owned_resources_that_stay_are_reported(release, lines):
+async def test_what_stays_is_reported(release, lines, finalizer):
     async with testing.open_api('sandbox') as api:
-        await prepare(api, 'a', finalizers=['kopf.dev/children'])
+        await prepare(api, 'a', finalizers=[finalizer])
         assert await release(api)
         assert await get_finalizers(api) == {'a': []}
-    assert lines[1].startswith("things.v1.example.com: 1 with the finalizer kopf.dev/children. ")
+    assert lines[1].startswith(f"things.v1.example.com: 1 with the finalizer {finalizer}. ")
 
 
 @testing.virtual_time
