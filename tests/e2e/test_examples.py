@@ -18,6 +18,7 @@ import pytest
 import yaml
 from aiohttp import test_utils
 
+from kopf import testing
 from tests import expressions
 from tests.e2e import accounts
 from tests.e2e.journals import is_handled, wait_handled, wait_settled
@@ -636,6 +637,33 @@ async def test_of_versions_the_handlers_know_one_and_users_another(run, user, ki
     await op.wait_for("Resized from 5G to 7G")
     obj = await user.get(kinds['archives'], 'hello')
     assert obj['spec'] == {'size': '7G', 'owners': ['ann', 'bob']}
+
+
+# 25-external
+
+async def test_external_systems_have_tests(check):
+    output = await check('25-external')
+    assert '2 passed in ' in output
+
+
+async def test_of_external_systems_each_object_has_one_account(run, user, kinds):
+    tenant, = load('25-external/obj.yaml')
+    async with testing.FakeCloud(unique='tenant') as cloud:
+        op = run('25-external', env={'BILLING_URL': cloud.url})
+        await user.apply(tenant)
+        obj = await user.wait_for(
+            kinds['tenants'], 'hello', lambda obj: obj['status']['billing']['key'])
+        [account] = cloud.things('accounts')
+        assert (account['id'], account['limit']) == (obj['status']['billing']['key'], 20)
+        op.kill()
+        run('25-external', env={'BILLING_URL': cloud.url})
+        await user.patch(kinds['tenants'], 'hello', {'spec': {'limit': 30}})
+        await user.wait_for(
+            kinds['tenants'], 'hello', lambda _: cloud.things('accounts')[0]['limit'] == 30)
+        await user.delete(kinds['tenants'], 'hello')
+        await user.wait_gone(kinds['tenants'], 'hello')
+        assert cloud.things('accounts') == []
+        assert [call.method for call in cloud.calls].count('POST') == 1
 
 
 # 20-reconcile

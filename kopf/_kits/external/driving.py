@@ -396,11 +396,12 @@ class Journey:
         now = self.clock.now()
         if outcome.exception is not None:
             failure = failures.read(outcome.exception, now=now.wall)
+            if verb == 'delete' and failure.status in (404, 410):  # it is gone already
+                outcome = outcome._replace(exception=None)
         until = None if failure.delay is None else now.mono + failure.delay
         self._tell(gate, outcome, gate.leave(
             has_failed=failure.is_system, until=until), is_held=until is not None)
-        if outcome.exception is not None and not (
-                verb == 'delete' and failure.status in (404, 410)):
+        if outcome.exception is not None:
             await self._note_failure(step, outcome, failure, now.wall)
             if gate.is_closed and (failure.is_system or until is not None):
                 gate.wait(notes, self._find_urgency(verb, record))

@@ -67,6 +67,21 @@ async def test_a_thing_is_created_kept_and_deleted_with_its_object():
     assert [call.verb for call in cloud.calls].count('create') == 1
 
 
+@virtual_time
+async def test_a_thing_that_others_have_deleted_is_no_error_at_the_deletion(caplog):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        obj = await known(api)
+        await asyncio.sleep(100)
+        await cloud.delete(get_record(obj)['key'])
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert [call.verb for call in cloud.calls].count('delete') == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 async def stop_unknown(api, cloud):
     """Let a call be lost that creates, in a system that cannot tell what became of it."""
     cloud.faults.append('after')
