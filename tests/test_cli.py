@@ -113,7 +113,7 @@ def test_defaults_are_left_to_the_operator(run):
         'standalone': None, 'namespaces': (), 'clusterwide': True, 'priority': None,
         'peering_name': None, 'liveness_endpoint': None, 'metrics_endpoint': None,
         'registry': None, 'stop_flag': None, 'ready_flag': None,
-        'vault': None, 'loop': None,
+        'vault': None, 'loop': None, '_shadow': None,
     }
 
 
@@ -207,6 +207,7 @@ def test_variable_named_after_an_option_has_the_effect_of_the_option(
         click.Path: str(tmp_path / 'file'), cli.WritablePath: str(tmp_path / 'file'),
         cli.LogFormatChoice: 'json', click.Choice: option.type.choices[0] if isinstance(
             option.type, click.Choice) else None,
+        click.FloatRange: '0.5',
     }.get(type(option.type), '7' if 'int' in option.type.name else 'http://:80/')
     value = {'horizon': '7m', 'fail_on': 'deletions'}.get(option.name, value)
     expected = parse(name if option.is_flag else f'{name}={value}')
