@@ -97,7 +97,6 @@ from kopf._kits.hierarchies.adopting import (
 from kopf.on import daemon, index, reconcile, register, subhandler, timer
 
 if TYPE_CHECKING:
-    from kopf._cogs.clients.generating import generated
     from kopf._cogs.logins.kubeconfigs import login_with_kubeconfig
     from kopf._cogs.logins.piggybacking import (
         login_via_async_client,
@@ -106,6 +105,7 @@ if TYPE_CHECKING:
     )
     from kopf._cogs.logins.serviceaccounts import login_with_service_account
     from kopf._core.engines.reconciling.applications import apply
+    from kopf._core.engines.reconciling.generating import generated
     from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._kits.conditions import set_condition
     from kopf._kits.conversion.declaring import convert
@@ -164,7 +164,7 @@ _LAZY = {
     'WebhookServer': 'kopf._kits.webhooks',
     'WebhookServiceServer': 'kopf._kits.webhooks',
     'apply': 'kopf._core.engines.reconciling.applications',
-    'generated': 'kopf._cogs.clients.generating',
+    'generated': 'kopf._core.engines.reconciling.generating',
     'get': 'kopf._kits.reading',
     'list_': 'kopf._kits.reading',
     'protected': 'kopf._kits.protecting',

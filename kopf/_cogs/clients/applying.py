@@ -11,9 +11,6 @@ from kopf._cogs.structs import bodies, references
 
 CONTENT_TYPE = 'application/apply-patch+yaml'  # JSON is YAML, too
 
-CREATOR = 'kopf.dev/creation'
-"""The field manager of new objects until `claim`."""
-
 _encode = json.JSONEncoder(separators=(',', ':'), allow_nan=False).encode
 
 
@@ -43,60 +40,6 @@ async def apply(
         'PATCH', _get_path(resource, manifest['metadata']), params=params, logger=logger,
         body=_encode(manifest).encode(), content_type=CONTENT_TYPE, permit=permit)
     return applied
-
-
-async def create(
-        client: api.Client,
-        *,
-        resource: references.Resource,
-        manifest: Mapping[str, Any],
-        permit: Callable[[], None] | None = None,
-        logger: api.Logger | None = None,
-) -> bodies.RawBody:
-    """
-    Create an object, which is then to be claimed by `claim`. Other than `apply`, it never changes
-    an object that exists.
-
-    :raises errors.APIConflictError: if the object exists.
-    :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
-    """
-    created: bodies.RawBody = await client.request(
-        'POST', resource.get_url(namespace=manifest['metadata'].get('namespace')),
-        params={'fieldManager': CREATOR}, body=_encode(manifest).encode(), permit=permit,
-        logger=logger)
-    return created
-
-
-async def claim(
-        client: api.Client,
-        *,
-        resource: references.Resource,
-        raw: bodies.RawBody,
-        manager: str,
-        permit: Callable[[], None] | None = None,
-        logger: api.Logger | None = None,
-) -> bodies.RawBody:
-    """
-    Note on an object that the manager has applied what `create` has set; return its new state.
-
-    Otherwise, these fields would remain when the manager does not apply them any more.
-
-    :raises errors.APIConflictError: if the object has changed.
-    :raises errors.APIError: if the API server cannot be reached.
-    """
-    meta: Any = raw['metadata']
-    entries = meta.get('managedFields') or ()
-    if all(entry.get('manager') != CREATOR for entry in entries):
-        return raw
-    claimed = [
-        {**entry, 'manager': manager, 'operation': 'Apply'}
-        if entry.get('manager') == CREATOR else entry for entry in entries]
-    patch = {'metadata': {
-        'uid': meta['uid'], 'resourceVersion': meta['resourceVersion'], 'managedFields': claimed}}
-    newest: bodies.RawBody = await client.request(
-        'PATCH', _get_path(resource, meta), body=_encode(patch).encode(), permit=permit,
-        content_type='application/merge-patch+json', logger=logger)
-    return newest
 
 
 async def verify_creation(

@@ -11,11 +11,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from kopf._cogs.clients import generating
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import ids
 from kopf._core.actions import application
+from kopf._core.engines.reconciling import generating
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting

@@ -16,7 +16,8 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._cogs.clients import applying, generating, listing
+from kopf._cogs.clients import applying, listing
+from kopf._core.engines.reconciling import generating
 from kopf._kits.sandbox import faults
 from kopf._kits.testing import processes, runs
 from tests.docs.snippets import DOCS
@@ -280,8 +281,8 @@ def apply_any_version(monkeypatch):
 
 
 def create_by_apply(monkeypatch):
-    monkeypatch.setattr(applying, 'create', lambda client, **options: applying.apply(
-        client, manager=applying.CREATOR, force=True, **options))
+    monkeypatch.setattr(generating, 'create', lambda client, **options: applying.apply(
+        client, manager=generating.CREATOR, force=True, **options))
 
 
 def look_only_at_labelled_objects(monkeypatch):
@@ -293,7 +294,7 @@ def look_only_at_labelled_objects(monkeypatch):
 def claim_nothing(monkeypatch):
     async def claim(client, *, raw, **_):
         return raw
-    monkeypatch.setattr(applying, 'claim', claim)
+    monkeypatch.setattr(generating, 'claim', claim)
 
 
 def make_it_each_time(monkeypatch):
@@ -303,13 +304,13 @@ def make_it_each_time(monkeypatch):
 
 
 def create_without_it(monkeypatch):
-    create = applying.create
+    create = generating.create
 
     async def create_partly(client, *, manifest, **options):
         data = {key: val for key, val in manifest['data'].items() if key != 'word'}
         return await create(client, manifest={**manifest, 'data': data}, **options)
 
-    monkeypatch.setattr(applying, 'create', create_partly)
+    monkeypatch.setattr(generating, 'create', create_partly)
 
 
 def keep_the_request(monkeypatch):

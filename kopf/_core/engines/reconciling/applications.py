@@ -8,10 +8,10 @@ import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
 
-from kopf._cogs.clients import api, errors, generating, scanning
+from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import inflight
-from kopf._core.engines.reconciling import desired
+from kopf._core.engines.reconciling import desired, generating
 
 T = TypeVar('T')
 

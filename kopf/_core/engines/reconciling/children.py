@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
-from kopf._cogs.clients import errors, generating, screening, watching
+from kopf._cogs.clients import errors, screening, watching
 from kopf._cogs.structs import bodies, managedfields, offspring, references
-from kopf._core.engines.reconciling import desired
+from kopf._core.engines.reconciling import desired, generating
 
 WINDOW_BITS = 12
 """How much of the first child of its kind is used to compress the others: 4096 bytes."""

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from kopf._cogs.clients import generating
 from kopf._cogs.structs import bodies, references
+from kopf._core.engines.reconciling import generating
 
 OWNER_LABEL = 'kopf.dev/owner'
 """The label of children with the uid of their parent."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import tasks
-from kopf._cogs.clients import applying, errors, generating, listing
+from kopf._cogs.clients import applying, errors, listing
 from kopf._cogs.structs import bodies
 from kopf._core.actions import application, brakes, loggers, observers
-from kopf._core.engines.reconciling import children, desired, planning
+from kopf._core.engines.reconciling import children, desired, generating, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
 
