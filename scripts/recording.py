@@ -1,5 +1,5 @@
 """
-Records the demo in a pseudo-terminal, and draws the recording as an animated SVG.
+Records a demo in a pseudo-terminal, and draws the recording as an animated SVG.
 
 The order of the lines and their colours are those of the run. The pauses are longer than in
 the run, so that people can read along.
@@ -44,12 +44,12 @@ class Row:
     cells: list[tuple[str, Style]] = dataclasses.field(default_factory=list)
 
 
-def record() -> list[Line]:
-    """Run the demo without a keyboard, so that it ends by itself."""
+def record(demo: pathlib.Path) -> list[Line]:
+    """Run a demo without a keyboard, so that it ends by itself."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack('HHHH', ROWS, COLUMNS, 0, 0))
     env = {**os.environ, 'TERM': 'xterm-256color'}
-    with subprocess.Popen([ROOT / 'scripts' / 'demo'], env=env, stdin=subprocess.DEVNULL,
+    with subprocess.Popen([demo], env=env, stdin=subprocess.DEVNULL,
                           stdout=slave, stderr=slave) as process:
         os.close(slave)
         lines = list(itertools.dropwhile(lambda line: not line.text, read_lines(master)))
@@ -124,7 +124,7 @@ def change_style(style: Style, codes: str) -> Style:
     return style
 
 
-def draw(rows: list[Row]) -> str:
+def draw(rows: list[Row], title: str) -> str:
     width = COLUMNS * CHAR + 2 * MARGIN
     height = ROWS * LINE + 2 * MARGIN
     total = rows[-1].time + LAST_PAUSE
@@ -144,7 +144,7 @@ def draw(rows: list[Row]) -> str:
         for number, row in enumerate(rows, 1) if row.cells)
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="\
-A recording of the demo in a terminal: an object is created, changed, shown, and deleted">
+A recording in a terminal: {title}">
 <style>
 text {{ font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace; \
 fill: {FOREGROUND}; white-space: pre }}
@@ -183,4 +183,6 @@ def draw_row(row: Row, number: int) -> Iterator[str]:
 
 
 if __name__ == '__main__':
-    pathlib.Path(sys.argv[1]).write_text(draw(lay_out(stretch(record()))), encoding='utf-8')
+    demo, title, target = sys.argv[1:]
+    drawn = draw(lay_out(stretch(record(pathlib.Path(demo).resolve()))), title)
+    pathlib.Path(target).write_text(drawn, encoding='utf-8')

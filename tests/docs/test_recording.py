@@ -2,7 +2,10 @@
 import importlib.util
 import pathlib
 import re
+import subprocess
 import xml.etree.ElementTree
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location('recording', ROOT / 'scripts' / 'recording.py')
@@ -17,14 +20,22 @@ def read_texts(svg):
 
 
 def draw(*texts):
-    return recording.draw(recording.lay_out([recording.Line(0, text) for text in texts]))
+    return recording.draw(recording.lay_out([recording.Line(0, text) for text in texts]), 'title')
 
 
-def test_every_command_of_the_demo_is_in_the_recording():
-    shown = ''.join(read_texts((ROOT / 'docs' / '_static' / 'demo.svg').read_text()))
-    for name in ('demo', 'demo.py'):
-        for command in re.findall(r'say[( ]"(k\w+ \w+)', (ROOT / 'scripts' / name).read_text()):
-            assert f'# {command}' in shown
+@pytest.mark.parametrize(('demo', 'sources'), [
+    ('demo', ['demo', 'demo.py']), ('demo-plan', ['demo-plan'])])
+def test_every_command_of_the_demos_is_in_their_recordings(demo, sources):
+    shown = ''.join(read_texts((ROOT / 'docs' / '_static' / f'{demo}.svg').read_text()))
+    for name in sources:
+        commands = re.findall(r'say[( ]"(k\w+ \w+)', (ROOT / 'scripts' / name).read_text())
+        assert all(f'# {command}' in shown for command in commands)
+
+
+def test_the_preview_shows_deletions_first():
+    shown = subprocess.run(
+        [ROOT / 'scripts' / 'demo-plan'], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert shown.index('# Would be deleted: 2') < shown.index('restarts 3 pods')
 
 
 def test_colours_are_those_of_the_terminal():
