@@ -2,6 +2,8 @@
 Snapshots of a cluster, and the comparison of two of them, regardless of times and identifiers.
 """
 import collections
+import contextlib
+import dataclasses
 import difflib
 import json
 import re
@@ -9,6 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import yaml
+
+from kopf._kits.external import records
 
 IGNORED_RESOURCES = ('events', 'leases', 'kopfpeerings', 'clusterkopfpeerings')
 """The resources whose objects are not a result of the operator's work."""
@@ -45,6 +49,9 @@ def take(
     names = {
         obj['metadata']['uid']: f"(uid of {plural}/{obj['metadata']['name']})"
         for plural, obj in objects}
+    for plural, obj in objects:
+        for token in _reduce_records(obj['metadata'].get('annotations') or {}):
+            names[token] = f"(token of {plural}/{obj['metadata']['name']})"
     found: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
     for plural, obj in objects:
         meta = obj['metadata']
@@ -72,6 +79,17 @@ def take(
         for key, texts in found.items() for number, text in enumerate(sorted(texts), start=1)}
 
 
+def _reduce_records(annotations: dict[str, str]) -> Iterable[str]:
+    """Leave of the records of externals what does not depend on attempts; yield their tokens."""
+    for key, text in annotations.items():
+        if key.startswith(f'{records.PREFIX}/'):
+            with contextlib.suppress(ValueError):  # what people ask for
+                record = records.decode(text)
+                annotations[key] = dataclasses.replace(record, attempt=0, by=None).encode()
+                if record.token is not None:
+                    yield record.token
+
+
 def _remove(obj: Any, path: list[str]) -> None:
     *parents, last = path
     for name in parents:
@@ -81,10 +99,17 @@ def _remove(obj: Any, path: list[str]) -> None:
 
 
 def _normalize(obj: Any, names: Mapping[str, str]) -> str:
+    status = obj.get('status')
+    if isinstance(status, dict) and isinstance(status.get('conditions'), list):
+        status['conditions'].sort(key=_get_type)  # their order means nothing
     text = json.dumps(obj, sort_keys=True)
     for uid, name in names.items():
         text = text.replace(uid, name)
     return GENERATION.sub('"observedGeneration": "(generation)"', TIME.sub('(time)', text))
+
+
+def _get_type(condition: Any) -> str:
+    return str(condition.get('type') if isinstance(condition, dict) else condition)
 
 
 def _show(text: str) -> str:

@@ -14,6 +14,7 @@ PATHS = sorted(path for path in EXAMPLES.glob('*/*.py') if not path.name.startsw
 UNUSUAL = {
     '03-errors': "failed with an exception and will stop",
     '17-testing': "Nobody is at home.",
+    '25-external': "Cannot connect to host",  # and nothing else than the API
 }
 """The examples whose handlers fail with the object of all examples, and how."""
 

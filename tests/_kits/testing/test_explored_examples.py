@@ -38,11 +38,12 @@ NOT_SURVIVED = {
 
 OBJECTS = {
     '07-filters': 'objs.yaml', '10-indices': 'objs.yaml', '20-reconcile': 'obj.yaml',
-    '23-typed-kinds': 'obj.yaml'}
+    '23-typed-kinds': 'obj.yaml', '25-external': 'obj.yaml'}
 CHANGES = {
     '10-indices': {'data': {'background': 'black'}},
     '20-reconcile': {'spec': {'public': False, 'text': 'Bye.'}},
-    '23-typed-kinds': {'spec': {'replicas': 3}}}
+    '23-typed-kinds': {'spec': {'replicas': 3}},
+    '25-external': {'spec': {'limit': 30}}}
 CHANGE = {'spec': {'field': 'other', 'items': ['item1', 'heavy'], 'duration': '5m'}}
 
 RECOVERY = 600
@@ -80,10 +81,13 @@ def test_examples_survive_all_faults_but_those_in_their_text(name, monkeypatch):
     example = EXAMPLES / name / 'example.py'
     definition = EXAMPLES / name / 'crd.yaml'
     failed, text = set(), ''
+    cloud = testing.FakeCloud(unique='tenant')
+    monkeypatch.setenv('BILLING_URL', cloud.url)
     try:
         explored = testing.explore(
             make_scenario(name), example, strikes=choose_strikes(name),
-            load=[definition if definition.exists() else EXAMPLES / 'crd.yaml'])
+            load=[definition if definition.exists() else EXAMPLES / 'crd.yaml'],
+            external=[cloud] if 'external' in name else [])
     except testing.ExplorationError as e:
         failed, text = {finding.strike.kind for finding in e.findings}, str(e)
     else:
