@@ -66,7 +66,7 @@ async def test_no_child_over_the_budget_is_deleted_until_its_parent_is_released(
 
     inverted.set()
     for number in range(PARENTS):
-        await kube.patch(kind, f'obj{number}', {'spec': {'edited': True}})
+        await kube.patch(kind, f'obj{number}', {'metadata': {'labels': {'a': 'b'}}})  # no edit
     await wait(are_the_others_refused)
     assert count_deletions(proxy) == BUDGET
     assert len(await list_children()) == PARENTS - BUDGET
