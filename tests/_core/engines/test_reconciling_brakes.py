@@ -7,6 +7,7 @@ import pytest
 
 import kopf
 import kopf.testing
+from tests.crds import make_crd
 from tests.docs.snippets import DOCS
 
 EXAMPLES = 'kopfexamples'
@@ -59,6 +60,7 @@ class World:
         await self.client.load(DOCS.parent / 'examples' / 'crd.yaml')
         for number in range(self._number):
             await self.client.create(EXAMPLES, f'obj{number}', spec=self._spec)
+        return self
 
     async def __aexit__(self, *args):
         await self._api.__aexit__(*args)
@@ -157,6 +159,30 @@ async def test_what_edits_want_is_not_counted(registry, wish):
         wish.children = False
         await asyncio.sleep(1000)
         assert await world.count() == PARENTS - 20
+
+
+@kopf.testing.virtual_time
+async def test_own_changes_of_the_status_are_no_edits():
+    registry, is_inverted = kopf.OperatorRegistry(), False
+
+    @kopf.reconcile('things', owns=['configmaps'], conditions=True, registry=registry)
+    async def reconcile(name, **_):
+        return [] if is_inverted else {
+            'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name}}
+
+    definition = make_crd('Thing', 'things')  # without the subresource, the generation counts them
+    definition['spec']['versions'][0].pop('subresources', None)
+    async with World(0) as world, world.operator(
+            registry=registry, settings=make_settings(stop=True)):
+        await world.client.load(definition)
+        for number in range(30):
+            await world.client.create('things', f'obj{number}')
+        await asyncio.sleep(50)
+        is_inverted = True
+        for number in range(30):
+            await world.client.patch('things', f'obj{number}', {'metadata': {'labels': {'a': 'b'}}})
+        await asyncio.sleep(1000)
+        assert await world.count() == 10
 
 
 @kopf.testing.virtual_time

@@ -6,6 +6,7 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import functools
+import json
 import random
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
@@ -43,7 +44,7 @@ MAX_NAMED = 5
 class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_client', '_generation', '_hub', '_is_new', '_is_reported', '_notes', '_problems',
+        '_client', '_hub', '_is_new', '_is_reported', '_notes', '_problems', '_reconciled',
         '_reporter', '_restorations', '_states', '_summoned', '_told', 'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
@@ -54,8 +55,8 @@ class Reconcilers(Member):
         """Whether the object cannot have children yet."""
         self.has_written = False
         """Whether the last run has changed the object itself."""
-        self._generation: int | None = None
-        """That of the object when no handler failed; None until then."""
+        self._reconciled: int | None = None
+        """The digest of the content for which no handler failed the last time; None until then."""
         self._restorations: ratelimits.TokenBucket | None = None
         """How often the children can still be restored, if they were lately."""
         self._states = progression.State()
@@ -173,7 +174,8 @@ class Reconcilers(Member):
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
-        self.is_edited = self._generation not in (None, raw['metadata'].get('generation'))
+        content = _digest(raw)
+        self.is_edited = self._reconciled not in (None, content)
         limits = Limits(is_paused, is_stopped)
         try:
             if finalizers.is_deleting(raw):
@@ -183,7 +185,7 @@ class Reconcilers(Member):
                 is_triggered, self._is_triggered = False, True  # later
             newest = await self._call(raw, limits, is_triggered=is_triggered)
             if newest is not None and not self._problems:
-                self._generation = newest['metadata'].get('generation')
+                self._reconciled = content
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -503,6 +505,11 @@ class Reconcilers(Member):
         context = self._hub.context
         logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=context.settings)
         return application.Target(self._client, self.host.resource, logger, context.observer)
+
+
+def _digest(raw: bodies.RawBody) -> int:
+    """Make a digest of what people declare; the generation can count changes of the status, too."""
+    return hash(json.dumps([raw[key] for key in raw if key not in ('metadata', 'status')]))
 
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:
