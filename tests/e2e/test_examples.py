@@ -646,7 +646,9 @@ async def test_external_systems_have_tests(check):
     assert '2 passed in ' in output
 
 
-async def test_of_external_systems_each_object_has_one_account(run, user, kinds):
+async def test_of_external_systems_each_object_has_one_account(run, user, kinds, minor):
+    if minor < RULES_SINCE:
+        pytest.skip("This API takes the empty messages of conditions for null.")
     tenant, = load('25-external/obj.yaml')
     async with testing.FakeCloud(unique='tenant') as cloud:
         op = run('25-external', env={'BILLING_URL': cloud.url})

@@ -141,15 +141,17 @@ async def apply(
     if not fields:
         return await applying.apply(
             client, manifest=manifest, manager=manager, force=force, **options)
-    attempts = MAX_CONFLICTS
+    attempts, own = MAX_CONFLICTS, ''
     while True:
         live = await listing.find_object(
             client, settings=listing.select_only(client.settings), resource=resource,
             namespace=manifest['metadata'].get('namespace'), name=manifest['metadata']['name'])
+        force = force or (live is not None and live['metadata']['uid'] == own)
         filled = await _fill(manifest, fields, live, force=force)
         try:
             if live is None:
                 live = await create(client, manifest=filled, **options)
+                own = live['metadata']['uid']
             live = await claim(client, raw=live, manager=manager, **options)
             filled['metadata']['resourceVersion'] = live['metadata']['resourceVersion']
             return await applying.apply(

@@ -509,7 +509,8 @@ class Reconcilers(Member):
 
 def _digest(raw: bodies.RawBody) -> int:
     """Make a digest of what people declare; the generation can count changes of the status, too."""
-    return hash(json.dumps([raw[key] for key in raw if key not in ('metadata', 'status')]))
+    return hash(json.dumps([
+        value for key, value in raw.items() if key not in ('metadata', 'status')]))
 
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:
