@@ -163,6 +163,9 @@ def fn(logger, body, **_):
     obj = await kube.create(kind, 'obj')
     await op.wait_for("Creation is processed")
     assert len(op.find("Some lines are not posted as events")) == 1
+    async with asyncio.timeout(30):  # at the exit, only some seconds remain for them
+        while len(await kube.list_events(obj)) < 25 + 30:
+            await asyncio.sleep(0.1)
     op.stop()
     reasons = [event['reason'] for event in await kube.list_events(obj)]
     assert reasons.count('Logging') == 25
