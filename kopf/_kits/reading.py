@@ -91,7 +91,7 @@ async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) ->
     if resource.namespaced and namespace is None:
         raise ValueError(f"{resource} {name!r} needs a namespace. Pass it as namespace=.")
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
-    known = _recall(applier, resource, where, name)
+    known = applier.recall(resource, where, name)
     raw = known[0] if known else await listing.find_object(
         applier.client, settings=listing.select_only(applier.client.settings), resource=resource,
         namespace=where, name=name)
@@ -103,7 +103,7 @@ async def _list(
 ) -> list[Any]:
     resource = await _find(applier, kind)
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
-    found = _recall(applier, resource, where, None)
+    found = applier.recall(resource, where, None)
     if found is None:
         found = []
         selector = ','.join(f'{key}={value}' for key, value in labels.items())
@@ -113,14 +113,6 @@ async def _list(
             found = [*(() if page.restarted else found), *page.items]
     return [_decode(kind, raw) for raw in found if labels.items() <= (
         raw['metadata'].get('labels') or {}).items()]
-
-
-def _recall(
-        applier: Applier, resource: references.Resource, namespace: str | None, name: str | None,
-) -> list[RawBody] | None:
-    """Get what is known of the objects, if it is all: with shards, nobody knows all."""
-    [recall, *others] = applier.memories or [lambda *_: None]
-    return None if others else recall(resource, namespace, name)
 
 
 async def _find(applier: Applier, kind: Any) -> references.Resource:

@@ -954,3 +954,18 @@ def test_every_state_that_lasts_is_handled_and_none_twice_unless_a_shard_was_los
             await replica.stop()
 
     run_virtually(live())
+
+
+@testing.virtual_time
+async def test_no_shard_knows_all_objects_that_handlers_can_read(registry, calls):
+    @kopf.timer('kopfexamples', interval=100, registry=registry)  # so that states are kept
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        recall = applications.get_applier('get').recall
+        calls.append((name, recall(RESOURCE, None, None), recall(RESOURCE, None, 'y')))
+
+    replica = Replica(make_api(x=0, y=1), 'a', registry)
+    replica.gain(0)
+    await rest(replica)
+    assert calls and all(call == ('x', None, None) for call in calls)
+    await replica.stop()

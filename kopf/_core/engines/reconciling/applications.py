@@ -72,12 +72,15 @@ class Applier:
 
     def __init__(self, client: api.Client) -> None:
         self.client = client
-        self.memories: list[Recall] = []
-        """What knows objects, one for each shard of this operator."""
+        self.recall: Recall = lambda *_: None
         self.found: dict[references.Selector, references.Resource] = {}
         """The resources in the cluster that were read."""
         self._loop = asyncio.get_running_loop()
         self._resources: dict[tuple[str, str], references.Resource] = {}
+
+    def rely_on(self, recall: Recall) -> None:
+        """Set what knows the objects; with shards, nobody knows all of them."""
+        self.recall = recall
 
     def enter(self) -> None:
         """Serve the handlers of this context."""

@@ -45,7 +45,6 @@ class Works:
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew,
             observer=env.observer)
         self.informers = intake.InformerFactory(self.queue, on_listed=on_listed)
-        env.applier.memories.append(self.informers.recall)
 
     @property
     def is_busy(self) -> bool:
