@@ -419,6 +419,8 @@ def run(
                 "--shadow is for one process on a sandbox of its own: use it without --sandbox, "
                 "--upstream, --load, --state, --rbac, --reload, --processes.")
         sandbox, sandboxing['upstream'] = True, shadow
+    elif shadow_managers or allowed:
+        raise click.UsageError("--shadow-manager, --allow need --shadow.")
     if not sandbox and any(value not in (None, ()) for value in sandboxing.values()):
         raise click.UsageError(
             "--load, --state, --upstream, --kubeconfig-out, --fault need --sandbox.")

@@ -51,6 +51,8 @@ COMMANDS = [
      r"Invalid value for '-L' / '--liveness': .* Use http://host:port/path"),
     ("kopf run -A --load crd.yaml handlers.py", r"--load': File 'crd\.yaml' does not exist"),
     ("kopf run -A --load no-crd.yaml handlers.py", r"--load, .* need --sandbox"),
+    ("kopf run -A --allow example.com handlers.py", r"--allow need --shadow"),
+    ("kopf run -A --shadow --sandbox handlers.py", r"use it without --sandbox, "),
     ("kopf freeze -A --lifetime 10", r"Missing option '-P' / '--peering'"),
     ("kopf freeze -A --peering x", r"Missing option '-t' / '--lifetime'"),
     ("kopf freeze -A --peering x --lifetime 1h", r"'--lifetime': '1h' is not a valid integer"),
