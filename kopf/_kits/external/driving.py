@@ -303,7 +303,7 @@ class Journey:
         try:
             await self._write(record, step.because)
         except BaseException:
-            gate.leave(has_failed=None)
+            gate.leave(has_failed=None, has_begun=False)
             raise
         await self._call_within(gate, machine.Call('create'), record)
 
@@ -382,11 +382,12 @@ class Journey:
     ) -> None:
         """Call the author's function, and note what it has brought."""
         notes, verb = self.notes, step.verb
+        is_first = notes.announced == (record.token, record.attempt)
         if verb == 'create':
             notes.announced, notes.is_refused, notes.ended = None, False, None
         failure, has_ended = failures.Failure(), False
         try:
-            gate.begin(notes)
+            gate.begin()
             outcome = await self.run.call(
                 self.external.calls[verb], **self._get_extras(step.key, diff=step.diff))
             has_ended = True
@@ -398,6 +399,8 @@ class Journey:
             failure = failures.read(outcome.exception, now=now.wall)
             if verb == 'delete' and failure.status in (404, 410):  # it is gone already
                 outcome = outcome._replace(exception=None)
+            if verb == 'create' and not is_first:  # the earlier call can have created it
+                failure = failure._replace(is_refused=False)
         until = None if failure.delay is None else now.mono + failure.delay
         self._tell(gate, outcome, gate.leave(
             has_failed=failure.is_system, until=until), is_held=until is not None)

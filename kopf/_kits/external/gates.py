@@ -7,7 +7,6 @@ row, only probes are let through, until one of them succeeds.
 """
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import enum
 import heapq
@@ -63,7 +62,7 @@ class Urgency(enum.IntEnum):
 
 class Caller:
     """Somebody who calls: one external of one object."""
-    __slots__ = ('is_safe', 'is_woken', 'place', 'stamp', 'wake')
+    __slots__ = ('is_safe', 'is_woken', 'place', 'wake')
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -73,8 +72,6 @@ class Caller:
         """When it was woken up."""
         self.is_safe = True
         """Whether its call can be repeated, so that it can be a probe."""
-        self.stamp = 0.0
-        """When it was let in."""
 
 
 class Gate:
@@ -91,6 +88,9 @@ class Gate:
         self._numbers = itertools.count()
         self._queue: list[tuple[Urgency, int, Caller]] = []
         self._begun: collections.deque[float] = collections.deque()
+        """When the latest calls have begun."""
+        self._entered = 0
+        """How many are let in whose calls have not begun yet."""
         self._running = 0
         self._held = -math.inf
         """Until when the system wants no calls."""
@@ -116,14 +116,16 @@ class Gate:
     # Who may call.
 
     def enter(self, caller: Caller, urgency: Urgency, *, is_safe: bool) -> bool:
-        """Ask for a call; false if it must wait, and is woken up. Else, `leave` must follow."""
+        """
+        Ask for a call; false if it must wait, and is woken up. Else, `begin` and `leave` must
+        follow, or only `leave` if there is no call.
+        """
         now, caller.is_safe = self._time(), is_safe
         is_next = caller.is_woken is not None or self._is_first(urgency)
         if is_next and self._find_time(now) <= now and self._has_room():
             self.forget(caller)
             self._running += 1
-            self._begun.append(now)
-            caller.stamp = now
+            self._entered += 1
             return True
         self.wait(caller, urgency)
         return False
@@ -136,19 +138,22 @@ class Gate:
         caller.is_woken = None
         self._arm()
 
-    def begin(self, caller: Caller) -> None:
-        """Note that the call begins now, which is somewhat later than when it was let in."""
-        with contextlib.suppress(ValueError):  # that can be long ago
-            self._begun.remove(caller.stamp)
+    def begin(self) -> None:
+        """Note that the call begins now, which can be long after it was let in."""
+        self._entered -= 1
         self._begun.append(self._time())
+        self._arm()
 
-    def leave(self, *, has_failed: bool | None, until: float | None = None) -> bool | None:
+    def leave(
+            self, *, has_failed: bool | None, has_begun: bool = True, until: float | None = None,
+    ) -> bool | None:
         """
         Note the end of a call: whether the system has failed, or None if that is not known; and
         until when it wants no calls. Return whether it is news that it is away, or that it is back.
         """
         now, news = self._time(), None
         self._running -= 1
+        self._entered -= not has_begun
         if until is not None:
             self._held = max(self._held, until)
         if has_failed:
@@ -192,7 +197,10 @@ class Gate:
         count, per = self._rate.share(self._get_share())
         while self._begun and self._begun[0] + per <= now:
             self._begun.popleft()
-        free = -math.inf if len(self._begun) < count else self._begun[-count] + per
+        room = count - self._entered
+        if room <= 0:
+            return math.inf  # until one of their calls begins
+        free = -math.inf if len(self._begun) < room else self._begun[-room] + per
         return max(free, self._held)
 
     def _count_room(self, now: float) -> float:
@@ -200,7 +208,7 @@ class Gate:
             return 1 - self._running
         room = math.inf
         if self._rate is not None:
-            room = self._rate.share(self._get_share())[0] - len(self._begun)
+            room = self._rate.share(self._get_share())[0] - len(self._begun) - self._entered
             if self._rate.concurrency is not None:
                 room = min(room, self._rate.concurrency - self._running)
         return room

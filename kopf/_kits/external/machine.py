@@ -229,7 +229,8 @@ def _erase(s: Situation, key: Key) -> Step:
 
 def _get_reliable_time(s: Situation) -> datetime.datetime:
     """Get the time from which the system knows what it has created."""
-    return (s.record.since or s.now) + datetime.timedelta(seconds=s.can.consistency)
+    since = s.record.since
+    return s.now if since is None else since + datetime.timedelta(seconds=s.can.consistency)
 
 
 def _keep(s: Situation) -> Step:
@@ -256,7 +257,8 @@ def _keep(s: Situation) -> Step:
         if can.replaces and record.key is not None and (
                 can.corrects or record.synced != s.digest):
             return Write(
-                Record(previous=(*record.previous, record.key), adopted=record.adopted),
+                Record(previous=(*record.previous, record.key), adopted=record.adopted,
+                       since=record.since),
                 f"it is to be replaced, as {names} cannot be changed")
         return Rest(Report(False, 'Immutable', f"This cannot be changed: {names}."))
     if not can.updates or not (can.corrects or record.synced != s.digest):

@@ -11,8 +11,10 @@ LIMIT = "No more calls than the limit allows."
 FAULTS = {
     Fault('the intent is not written before', '_kits.external.driving:Journey._advance',
           "await self._write(record, step.because)", "pass", ONE): 0,
-    Fault('the token is not stable', '_kits.external.machine:_announce',
-          "record.token or s.token", "s.token", ONE): 370,
+    Fault('the token is not stable', '_kits.external.driving:Journey._get_extras',
+          "'token': record.token", "'token': str(uuid.uuid4())", ONE): 5,
+    Fault('a refused repetition tells of the first call', '_kits.external.driving:'
+          'Journey._call_within', "if verb == 'create' and not is_first:", "if False:", ONE): 21565,
     Fault('a stale absence is trusted', '_kits.external.machine:_keep',
           "if s.now < known:", "if False:", ONE): 13,
     Fault('a stale absence is trusted in a deletion', '_kits.external.machine:_erase',

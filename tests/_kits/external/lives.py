@@ -11,11 +11,13 @@ import collections
 import json
 import logging
 import random
+import sys
 import time
 import uuid
 from unittest import mock
 
 import kopf
+from kopf._cogs.clients import errors
 from kopf._core.intents import registries
 from kopf._kits.external import driving, gates, records
 from kopf._kits.testing import virtual
@@ -85,6 +87,8 @@ class Life:
         self.most = 0
         self.received = {}
         """The tokens whose keys are known to an operator."""
+        self.unheard = set()
+        """The operators whose writes were lost: at an exit, a key can be in their logs only."""
         self.doubles = []
 
     def note(self, text):
@@ -114,8 +118,7 @@ class Life:
     async def kill(self, operator):
         if operator in self.operators:
             self.operators.remove(operator)
-            for token in [token for token, other in self.received.items() if other is operator]:
-                del self.received[token]
+            self.forget(operator)
             crash = asyncio.create_task(operator.crash())
             while not crash.done():  # what has waited for a thread goes on until it writes
                 await asyncio.sleep(0.1)
@@ -124,6 +127,10 @@ class Life:
             if not self.operators:
                 await asyncio.sleep(self.rng.choice([0, 1, 30, 200]))
                 self.start()
+
+    def forget(self, operator):
+        for token in [token for token, other in self.received.items() if other is operator]:
+            del self.received[token]
 
     # The operators.
 
@@ -141,7 +148,11 @@ class Life:
             strike = self.strike(operator) if is_write else None
             if strike in ('before', 'late'):
                 await self.die(operator)
-            result = await exchange(fn, path)
+            try:
+                result = await exchange(fn, path)
+            except errors.APIConnectionError:
+                self.unheard.add(operator)
+                raise
             if strike == 'after':
                 await self.die(operator)
             return result
@@ -278,6 +289,8 @@ class Life:
         operator = self.operators.pop()
         self.note(f"{operator.name} stops")
         await operator.stop()
+        if operator in self.unheard:
+            self.forget(operator)
         if not self.operators:
             self.start()
 
@@ -329,7 +342,6 @@ class Life:
                 raise Violation(f"{len(begun)} calls in {per} seconds at {call.time}")
 
 
-
 def run(seed, **options):
     """Run a life; return it, with its violation."""
     life = Life(seed, **options)
@@ -379,6 +391,7 @@ def main():
                 print(*life.cloud.calls, sep='\n')
                 print(json.dumps(life.api.objects, indent=1))
     print(f"{args.seeds} lives, {failed} violations, {time.process_time() - began:.1f} s of CPU")
+    sys.exit(bool(failed))
 
 
 if __name__ == '__main__':

@@ -82,6 +82,21 @@ async def test_a_thing_that_others_have_deleted_is_no_error_at_the_deletion(capl
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@virtual_time
+async def test_a_refused_repetition_tells_nothing_of_the_first_call():
+    cloud, registry = Cloud(is_idempotent=True), make_registry()
+    declare(cloud, registry=registry, finds=False)
+    async with running(registry) as api:
+        cloud.faults.extend(['after', 'refused', 'refused'])
+        await api.client.create('things', 'a')
+        await api.client.wait(
+            'things', 'a', lambda obj: (get_record(obj) or {}).get('phase') == 'creating')
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a', timeout=1000)
+    assert len(cloud.things) == 1
+    assert not cloud.living
+
+
 async def stop_unknown(api, cloud):
     """Let a call be lost that creates, in a system that cannot tell what became of it."""
     cloud.faults.append('after')

@@ -24,7 +24,7 @@ async def call(gate, urgency=Urgency.ROUTINE, *, calls, lasts=0.0, fails=False, 
         asked += 1
         await woken.wait()
         woken.clear()
-    gate.begin(caller)
+    gate.begin()
     calls.append((asyncio.get_running_loop().time(), urgency))
     await asyncio.sleep(lasts)
     gate.leave(has_failed=fails)
@@ -52,6 +52,30 @@ def test_no_window_has_more_calls_than_the_limit(seed):
         assert sum(asked) < 300
         assert len(gate) == 0
     virtual.run(run())
+
+
+@virtual_time
+async def test_who_is_let_in_and_begins_late_counts_from_then():
+    gate, calls = make_gate(Rate(1)), []
+    assert gate.enter(Caller(lambda: None), Urgency.CHANGE, is_safe=True)
+    other = asyncio.create_task(call(gate, calls=calls))
+    await asyncio.sleep(10)
+    assert not calls
+    gate.begin()
+    gate.leave(has_failed=False)
+    await other
+    assert calls == [(11.0, Urgency.ROUTINE)]
+
+
+@virtual_time
+async def test_who_is_let_in_and_does_not_call_makes_room():
+    gate, calls = make_gate(Rate(1)), []
+    assert gate.enter(Caller(lambda: None), Urgency.CHANGE, is_safe=True)
+    other = asyncio.create_task(call(gate, calls=calls))
+    await asyncio.sleep(10)
+    gate.leave(has_failed=None, has_begun=False)
+    await other
+    assert calls == [(10.0, Urgency.ROUTINE)]
 
 
 @virtual_time

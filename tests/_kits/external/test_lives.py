@@ -14,6 +14,12 @@ def test_all_promises_hold(begin):
         assert life.violation is None, f"seed {seed}: {life.violation}"
 
 
+@pytest.mark.parametrize('seed', [21565, 22227, 24072, 25894, 29174])
+def test_promises_hold_where_they_were_broken(seed):
+    life = lives.run(seed)
+    assert life.violation is None, life.violation
+
+
 @pytest.mark.parametrize('fault', faults.FAULTS, ids=lambda fault: fault.name)
 def test_planted_faults_are_found(fault):
     with planting.planted(fault):

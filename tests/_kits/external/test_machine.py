@@ -29,7 +29,9 @@ RECORDS = st.builds(
     attempt=st.integers(0, 3), by=st.none() | st.just('x'), since=st.none() | TIMES,
     previous=st.lists(st.sampled_from(['p1', 'p2']), unique=True, max_size=2).map(tuple),
     adopted=st.none() | KEYS, synced=st.sampled_from([None, 'd1', 'd2']),
-).filter(lambda record: (record.key is not None) == (record.phase in (Phase.KNOWN, Phase.DELETING))
+).filter(lambda record: (
+    (record.key is not None) == (record.phase in (Phase.KNOWN, Phase.DELETING))
+    or (record.phase is Phase.DELETING and record.previous))
          and (record.token is not None or record.phase is not Phase.CREATING))
 
 SITUATIONS = st.builds(
@@ -111,3 +113,18 @@ def test_only_desired_fields_are_compared():
     assert compare({'plan': 'small', 'old': 1}, {'plan': 'small', 'old': None}) == (
         ('remove', ('old',), 1, None),)
     assert compare({'a': {'b': 1, 'c': 2}}, {'a': {'b': 2}}) == (('change', ('a', 'b'), 1, 2),)
+
+
+def test_a_replaced_thing_is_still_settling_if_it_is_new():
+    record = Record(phase=Phase.KNOWN, key='k1', since=NOW)
+    found = step(Situation(
+        record=record, can=Abilities(replaces=True, immutable=[('a',)]), now=NOW, token='new',
+        desired={'a': 1}, observed={'a': 2}, digest='d1'))
+    assert found.record == Record(previous=('k1',), since=NOW)
+
+
+def test_the_end_of_a_deletion_is_trusted_if_nothing_tells_that_the_thing_is_new():
+    record = Record(phase=Phase.DELETING, previous=('k1',))
+    assert step(Situation(
+        record=record, can=Abilities(), now=NOW, token='new', is_deleting=True, is_erased=True,
+        observed=None)) == Release()
