@@ -31,7 +31,11 @@ html_favicon = '_static/logo.svg'
 html_static_path = ['_static']
 html_css_files = ['kopf.css']
 templates_path = ['_templates']
-html_additional_pages = {'settings': 'settings.html'}  # redirects to the configuration
+html_context = {'moved': {  # where their contents are now
+    'settings': ('configuration', 'all-settings'),
+    'exceptions': ('troubleshooting', 'errors-to-raise'),
+}}
+html_additional_pages = dict.fromkeys(html_context['moved'], 'moved.html')
 if repository := os.environ.get('KOPF_REPOSITORY'):  # its web address, for links to edit the pages
     html_theme_options = {
         'source_repository': repository,

@@ -92,7 +92,7 @@ class LinkPages(SphinxTransform):
 
     def link(self, title: str, page: str) -> nodes.Node:
         return addnodes.pending_xref(
-            '', nodes.inline(title, title), refdomain='std', reftype='doc', reftarget=page,
+            '', nodes.inline(title, title), refdomain='std', reftype='doc', reftarget=f'/{page}',
             refdoc=self.env.docname, refexplicit=True, refwarn=True)
 
 
