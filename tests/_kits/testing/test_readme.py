@@ -92,5 +92,5 @@ def test_the_command_for_contributors_exists():
 
 def test_the_links_lead_somewhere():
     links = re.findall(r'\]\(([^)#]+)', README)
-    assert {'docs/takeover.md', 'docs/exceptions.md', 'docs/guarantees.md'} <= set(links)
+    assert {'docs/takeover.md', 'docs/troubleshooting.md', 'docs/guarantees.md'} <= set(links)
     assert [link for link in links if not (ROOT / link).exists()] == []
