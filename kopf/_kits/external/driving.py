@@ -303,7 +303,7 @@ class Journey:
         try:
             await self._write(record, step.because)
         except BaseException:
-            gate.leave(has_failed=None, has_begun=False)
+            gate.leave(self.notes, has_failed=None, has_begun=False)
             raise
         await self._call_within(gate, machine.Call('create'), record)
 
@@ -387,13 +387,13 @@ class Journey:
             notes.announced, notes.is_refused, notes.ended = None, False, None
         failure, has_ended = failures.Failure(), False
         try:
-            gate.begin()
+            gate.begin(notes)
             outcome = await self.run.call(
                 self.external.calls[verb], **self._get_extras(step.key, diff=step.diff))
             has_ended = True
         finally:
             if not has_ended:
-                gate.leave(has_failed=None)
+                gate.leave(notes, has_failed=None)
         now = self.clock.now()
         if outcome.exception is not None:
             failure = failures.read(outcome.exception, now=now.wall)
@@ -403,7 +403,7 @@ class Journey:
                 failure = failure._replace(is_refused=False)
         until = None if failure.delay is None else now.mono + failure.delay
         self._tell(gate, outcome, gate.leave(
-            has_failed=failure.is_system, until=until), is_held=until is not None)
+            notes, has_failed=failure.is_system, until=until), is_held=until is not None)
         if outcome.exception is not None:
             await self._note_failure(step, outcome, failure, now.wall)
             if gate.is_closed and (failure.is_system or until is not None):

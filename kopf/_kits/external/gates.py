@@ -27,10 +27,17 @@ PATIENCE = 5.0
 """How long (seconds) somebody who was woken up has for asking again: then, the next one is."""
 
 
+TRAVEL = 0.5
+"""
+How long (seconds) a call takes at most to reach the system. The gate does not see when it does; so
+a call counts at its end, or after this time.
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Rate:
     """
-    How many calls a system gets: at most ``count`` in any ``per`` seconds.
+    How many calls a system gets: at most ``count`` in any ``per`` seconds, as the system sees them.
 
     :param count: the number of calls.
     :param per: the time in seconds. Default: one second.
@@ -62,7 +69,7 @@ class Urgency(enum.IntEnum):
 
 class Caller:
     """Somebody who calls: one external of one object."""
-    __slots__ = ('is_safe', 'is_woken', 'place', 'wake')
+    __slots__ = ('is_safe', 'is_woken', 'place', 'travel', 'wake')
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -72,6 +79,8 @@ class Caller:
         """When it was woken up."""
         self.is_safe = True
         """Whether its call can be repeated, so that it can be a probe."""
+        self.travel: asyncio.TimerHandle | None = None
+        """What counts its call, which can still be on the way to the system."""
 
 
 class Gate:
@@ -87,10 +96,10 @@ class Gate:
         self._time = time
         self._numbers = itertools.count()
         self._queue: list[tuple[Urgency, int, Caller]] = []
-        self._begun: collections.deque[float] = collections.deque()
-        """When the latest calls have begun."""
+        self._counted: collections.deque[float] = collections.deque()
+        """When the latest calls have reached the system at the latest."""
         self._entered = 0
-        """How many are let in whose calls have not begun yet."""
+        """How many are let in whose calls have not reached the system yet for certain."""
         self._running = 0
         self._held = -math.inf
         """Until when the system wants no calls."""
@@ -138,14 +147,20 @@ class Gate:
         caller.is_woken = None
         self._arm()
 
-    def begin(self) -> None:
+    def begin(self, caller: Caller) -> None:
         """Note that the call begins now, which can be long after it was let in."""
+        caller.travel = asyncio.get_running_loop().call_later(TRAVEL, self._count, caller)
+
+    def _count(self, caller: Caller) -> None:
+        caller.travel = None
         self._entered -= 1
-        self._begun.append(self._time())
+        if self._rate is not None:
+            self._counted.append(self._time())
         self._arm()
 
     def leave(
-            self, *, has_failed: bool | None, has_begun: bool = True, until: float | None = None,
+            self, caller: Caller, *, has_failed: bool | None, has_begun: bool = True,
+            until: float | None = None,
     ) -> bool | None:
         """
         Note the end of a call: whether the system has failed, or None if that is not known; and
@@ -154,6 +169,9 @@ class Gate:
         now, news = self._time(), None
         self._running -= 1
         self._entered -= not has_begun
+        if caller.travel is not None:
+            caller.travel.cancel()
+            self._count(caller)
         if until is not None:
             self._held = max(self._held, until)
         if has_failed:
@@ -195,12 +213,12 @@ class Gate:
         if self._rate is None:
             return self._held
         count, per = self._rate.share(self._get_share())
-        while self._begun and self._begun[0] + per <= now:
-            self._begun.popleft()
+        while self._counted and self._counted[0] + per <= now:
+            self._counted.popleft()
         room = count - self._entered
         if room <= 0:
-            return math.inf  # until one of their calls begins
-        free = -math.inf if len(self._begun) < room else self._begun[-room] + per
+            return math.inf  # until one of their calls counts
+        free = -math.inf if len(self._counted) < room else self._counted[-room] + per
         return max(free, self._held)
 
     def _count_room(self, now: float) -> float:
@@ -208,7 +226,7 @@ class Gate:
             return 1 - self._running
         room = math.inf
         if self._rate is not None:
-            room = self._rate.share(self._get_share())[0] - len(self._begun) - self._entered
+            room = self._rate.share(self._get_share())[0] - len(self._counted) - self._entered
             if self._rate.concurrency is not None:
                 room = min(room, self._rate.concurrency - self._running)
         return room

@@ -49,7 +49,7 @@ FAULTS = {
           "notes.announced, notes.is_refused, notes.ended = None, False, None",
           "notes.is_refused = False", ONE): 127,
     Fault('the limit is ignored', '_kits.external.gates:Gate.enter',
-          "self._find_time(now) <= now", "True", LIMIT): 39,
+          "self._find_time(now) <= now", "True", LIMIT): 49,
     Fault('the next in the queue is not woken up', '_kits.external.gates:Gate.leave',
           "self._arm()", "pass", SETTLED): 419,
     Fault('one waits forever for a lost turn', '_kits.external.gates:Gate._wake',

@@ -7,7 +7,7 @@ import random
 import pytest
 
 import kopf
-from kopf._kits.external.gates import Caller, Gate, Rate, Urgency
+from kopf._kits.external.gates import TRAVEL, Caller, Gate, Rate, Urgency
 from kopf._kits.testing import virtual
 from kopf.testing import virtual_time
 
@@ -16,7 +16,8 @@ def make_gate(rate, share=1.0):
     return Gate('x', rate, get_share=lambda: share, time=asyncio.get_running_loop().time)
 
 
-async def call(gate, urgency=Urgency.ROUTINE, *, calls, lasts=0.0, fails=False, is_safe=True):
+async def call(gate, urgency=Urgency.ROUTINE, *, calls, arrives=0.0, lasts=0.0, fails=False,
+               is_safe=True):
     """Call as soon as it is allowed; return how many times it was asked for."""
     woken, asked = asyncio.Event(), 0
     caller = Caller(woken.set)
@@ -24,10 +25,11 @@ async def call(gate, urgency=Urgency.ROUTINE, *, calls, lasts=0.0, fails=False, 
         asked += 1
         await woken.wait()
         woken.clear()
-    gate.begin()
+    gate.begin(caller)
+    await asyncio.sleep(arrives)
     calls.append((asyncio.get_running_loop().time(), urgency))
     await asyncio.sleep(lasts)
-    gate.leave(has_failed=fails)
+    gate.leave(caller, has_failed=fails)
     return asked
 
 
@@ -42,8 +44,10 @@ def test_no_window_has_more_calls_than_the_limit(seed):
 
         async def arrive():
             await asyncio.sleep(rng.uniform(0, 5))
-            return await call(gate, rng.choice(list(Urgency)), calls=calls,
-                              lasts=rng.uniform(0, 0.1))
+            return await call(
+                gate, rng.choice(list(Urgency)), calls=calls,
+                arrives=rng.choice([0, 0.01, rng.uniform(0, TRAVEL - 0.01)]),
+                lasts=rng.choice([0, 0.1, 2]))
 
         asked = await asyncio.gather(*(arrive() for _ in range(100)))
         times = sorted(time for time, _ in calls)
@@ -56,24 +60,40 @@ def test_no_window_has_more_calls_than_the_limit(seed):
 
 @virtual_time
 async def test_who_is_let_in_and_begins_late_counts_from_then():
-    gate, calls = make_gate(Rate(1)), []
-    assert gate.enter(Caller(lambda: None), Urgency.CHANGE, is_safe=True)
+    gate, calls, late = make_gate(Rate(1)), [], Caller(lambda: None)
+    assert gate.enter(late, Urgency.CHANGE, is_safe=True)
     other = asyncio.create_task(call(gate, calls=calls))
     await asyncio.sleep(10)
     assert not calls
-    gate.begin()
-    gate.leave(has_failed=False)
+    gate.begin(late)
+    gate.leave(late, has_failed=False)
     await other
     assert calls == [(11.0, Urgency.ROUTINE)]
 
 
 @virtual_time
-async def test_who_is_let_in_and_does_not_call_makes_room():
+@pytest.mark.parametrize('lasts, following', [(0.1, 1.1), (0.4, 1.4), (5.0, 1.5)])
+async def test_a_call_counts_at_its_end_or_when_it_must_have_reached_the_system(lasts, following):
     gate, calls = make_gate(Rate(1)), []
-    assert gate.enter(Caller(lambda: None), Urgency.CHANGE, is_safe=True)
+    await asyncio.gather(call(gate, calls=calls, lasts=lasts), call(gate, calls=calls))
+    assert [time for time, _ in calls] == [0.0, pytest.approx(following)]
+
+
+@virtual_time
+async def test_the_latest_calls_are_not_kept_if_there_is_no_limit():
+    gate, calls = make_gate(None), []
+    for _ in range(10):
+        await call(gate, calls=calls)
+    assert not gate._counted
+
+
+@virtual_time
+async def test_who_is_let_in_and_does_not_call_makes_room():
+    gate, calls, late = make_gate(Rate(1)), [], Caller(lambda: None)
+    assert gate.enter(late, Urgency.CHANGE, is_safe=True)
     other = asyncio.create_task(call(gate, calls=calls))
     await asyncio.sleep(10)
-    gate.leave(has_failed=None, has_begun=False)
+    gate.leave(late, has_failed=None, has_begun=False)
     await other
     assert calls == [(10.0, Urgency.ROUTINE)]
 
