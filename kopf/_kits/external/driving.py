@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import conditions, externals, hub
@@ -25,6 +26,12 @@ SPREAD = 0.1
 
 FLOOR = 1.0
 """How much time (seconds) is between two observations of an object, whatever happens."""
+
+KEY_PAUSES = (0.1, 0.2, 0.4, 0.8)
+"""
+The pauses (seconds) before a key is written again after conflicts: the operator can be exiting, so
+this can be the last run.
+"""
 
 SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
@@ -177,7 +184,8 @@ class Journey:
         try:
             await self._write_key()
             if self.run.raw is not None and not self.run.limits.is_paused() and (
-                    not finalizers.is_deleting(self.run.raw)):
+                    not finalizers.is_deleting(self.run.raw)
+                    or self._read().phase is Phase.CREATING):  # the call can be repeated
                 await self._desire()
             while self.run.raw is not None:
                 if self.run.limits.is_stopped():
@@ -199,12 +207,18 @@ class Journey:
 
     async def _write_key(self) -> None:
         """Write the key that could not be written when it became known."""
-        if self.notes.unwritten is not None:
+        pauses = list(KEY_PAUSES)
+        while self.notes.unwritten is not None:
             record, (token, key) = self._read(), self.notes.unwritten
-            if record.key is None and record.token == token:
-                await self._write(machine.know(
-                    record, key, self.clock.now().wall, self.notes.digest), "it is created")
-            self.notes.unwritten = None
+            try:
+                if record.key is not None or record.token != token or await self._store(
+                        machine.know(record, key, self.clock.now().wall, self.notes.digest),
+                        "it is created"):
+                    self.notes.unwritten = None
+            except errors.APIConflictError:
+                if not pauses:
+                    raise
+                await asyncio.sleep(pauses.pop(0))
 
     # Looking.
 
@@ -309,6 +323,11 @@ class Journey:
 
     async def _write(self, record: records.Record, because: str) -> None:
         """Store the record; if somebody else has stored another one, begin anew."""
+        if not await self._store(record, because):
+            raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
+
+    async def _store(self, record: records.Record, because: str) -> bool:
+        """Store the record; false if others were faster."""
         raw: Any = self.run.raw
         name = records.make_name(self.external.id)
         annotations: dict[str, str | None] = {name: record.encode()}
@@ -318,10 +337,11 @@ class Journey:
         if known.phase is Phase.UNKNOWN:
             annotations[records.make_name(self.external.id, records.RETRY)] = None
         if not await self.run.write(annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=True):
-            raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
+            return False
         self.logger.debug(f"{self.run.handler!r} is {record.phase}: {because}.")
         if (known.phase, known.keys) != (record.phase, record.keys):
             self.notes.forget()
+        return True
 
     async def _release(self, raw: bodies.RawBody) -> externals.Result:
         """Forget the record; the last one releases the object."""

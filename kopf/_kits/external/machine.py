@@ -178,10 +178,10 @@ def _resolve(s: Situation) -> Step:
     record, can = s.record, s.can
     if s.is_armed and not s.is_deleting:
         return Call('create')
-    if s.is_armed or s.is_refused:
+    if s.is_refused or (s.is_armed and not can.is_idempotent):
         return Write(dataclasses.replace(record, phase=Phase.WANTED), "nothing was created")
-    if can.is_idempotent:
-        return Call('create')  # also for a deletion: only so, the key is known
+    if can.is_idempotent:  # another process can have repeated it; in a deletion, to get the key
+        return Call('create')
     if not can.finds:
         return Write(dataclasses.replace(record, phase=Phase.UNKNOWN), "nobody can tell")
     if s.found is UNSEEN:

@@ -28,7 +28,11 @@ FAULTS = {
           "guards=finalizers.guard(raw, {'metadata': {'annotations': annotations}}) or (\n"
           "            application.VERSION))", "guards=())", ONE): 26,
     Fault('a key is dropped when its write fails', '_kits.external.driving:Journey.go',
-          "await self._write_key()", "pass", ONE): 77,
+          "await self._write_key()", "pass", ONE): 1162,
+    Fault('a key is not kept through conflicts', '_kits.external.driving:Journey._write_key',
+          "if not pauses:", "if True:", ONE): 52327,
+    Fault('a call is repeated without what is desired', '_kits.external.driving:Journey.go',
+          "or self._read().phase is Phase.CREATING", "", SETTLED): 53229,
     Fault('the call of another process is made', '_kits.external.driving:Journey._look',
           "is_armed=notes.announced == (record.token, record.attempt) and (\n"
           "            record.by == self.driver.id),", "is_armed=True,", ONE): 8,
@@ -41,7 +45,7 @@ FAULTS = {
     Fault('the next thing has the same token', '_kits.external.machine:_keep',
           "Record(adopted=record.adopted), \"it is gone",
           "dataclasses.replace(record, phase=Phase.WANTED, key=None), \"it is gone", SETTLED): 40,
-    Fault('nothing holds the object', '_kits.external.driving:Journey._write',
+    Fault('nothing holds the object', '_kits.external.driving:Journey._store',
           "is_held=True", "is_held=False", NONE): 20,
     Fault('a call under way is forgotten', '_kits.external.machine:step',
           "record.phase is Phase.WANTED and not record.keys", "not record.keys", NONE): 742,

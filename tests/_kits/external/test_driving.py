@@ -97,6 +97,29 @@ async def test_a_refused_repetition_tells_nothing_of_the_first_call():
     assert not cloud.living
 
 
+@virtual_time
+async def test_a_lost_call_is_repeated_in_a_deletion_with_what_is_desired():
+    cloud, registry = Cloud(is_idempotent=True), make_registry()
+    external = declare(cloud, registry=registry, finds=False)
+    received = []
+
+    @external.create(idempotent=True)
+    async def create(desired, token, **_):
+        received.append(desired)
+        return await cloud.create(desired, token)
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('Thing', 'things'))
+        await api.client.create('things', 'a', spec={'plan': 'small'}, metadata={
+            'finalizers': [FINALIZER], 'annotations': {
+                RECORD: '{"phase":"creating","token":"t","attempt":1,"by":"x"}'}})
+        await api.client.delete('things', 'a')
+        async with api.operator(registry=registry):
+            await api.client.wait_gone('things', 'a', timeout=1000)
+    assert received == [{'plan': 'small'}]
+    assert not cloud.living
+
+
 async def stop_unknown(api, cloud):
     """Let a call be lost that creates, in a system that cannot tell what became of it."""
     cloud.faults.append('after')

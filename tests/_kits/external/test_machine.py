@@ -128,3 +128,12 @@ def test_the_end_of_a_deletion_is_trusted_if_nothing_tells_that_the_thing_is_new
     assert step(Situation(
         record=record, can=Abilities(), now=NOW, token='new', is_deleting=True, is_erased=True,
         observed=None)) == Release()
+
+
+def test_in_a_deletion_an_announced_call_is_made_if_another_process_can_have_made_it_already():
+    record = Record(phase=Phase.CREATING, token='t', attempt=1, since=NOW)
+    for is_idempotent, expected in (True, Call('create')), (
+            False, Write(Record(token='t', attempt=1, since=NOW), "nothing was created")):
+        assert step(Situation(
+            record=record, can=Abilities(is_idempotent=is_idempotent), now=NOW, token='new',
+            is_deleting=True, is_armed=True)) == expected
