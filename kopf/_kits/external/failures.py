@@ -8,6 +8,7 @@ import email.utils
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kopf._cogs.clients import errors
 from kopf._core.intents import handlererrors
 
 UNSENT = frozenset({
@@ -74,6 +75,8 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         return Failure(is_system=True, is_refused=True)
     if isinstance(e, handlererrors.HandlerTimeoutError):
         return Failure(is_system=True)
+    if isinstance(e, errors.APIError):  # of `kopf.apply`: the call itself can have succeeded
+        return Failure()
     status, headers, code = _read_response(e)
     if status is None:
         names = {name for cls in type(e).__mro__ for name in _name(cls)}

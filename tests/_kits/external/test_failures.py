@@ -8,6 +8,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 import kopf
+from kopf import testing
 from kopf._kits.external.failures import Failure, read
 
 NOW = datetime.datetime(2026, 11, 26, tzinfo=datetime.UTC)
@@ -60,6 +61,8 @@ def make_botocore(status, code='X', **headers):
     (kopf.NotSent(), Failure(True, True)),
     (kopf.HandlerTimeoutError('x'), Failure(True)),
     (kopf.TemporaryError('x'), Failure()),
+    (testing.APIError('x', status=403), Failure()),
+    (testing.APIError('x', status=503), Failure()),
 ])
 def test_errors(error, expected):
     assert read(error, now=NOW) == expected
