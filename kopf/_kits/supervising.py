@@ -143,15 +143,16 @@ def forward_signals(forward: Callable[[int], None]) -> Iterator[threading.Event]
     """
     Call the function for SIGINT and SIGTERM, to send them to child processes.
 
-    The event is set then. For Ctrl+C, the terminal signals the children too. Operators count both
-    signals as one.
+    The event is set then. For Ctrl+C, the terminal signals the children too. So the first signal is
+    sent as SIGTERM: however late it is, operators do not take it for a second Ctrl+C.
     """
     known: dict[signal.Signals, Any] = {}
     forwarded = threading.Event()
 
     def handle(number: int, _: FrameType | None) -> None:
+        is_first = not forwarded.is_set()
         forwarded.set()
-        forward(number)
+        forward(signal.SIGTERM if is_first else number)
 
     for number in SIGNALS:
         known[number] = signal.signal(number, handle)

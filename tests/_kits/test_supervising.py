@@ -93,6 +93,16 @@ def test_signals_stop_all_processes(start, number):
     assert all(f'CLEANED {pid}' in rest for pid in pids)
 
 
+def test_first_ctrl_c_is_never_taken_for_a_second_one():
+    sent = []
+    with supervising.forward_signals(sent.append) as forwarded:
+        assert not forwarded.is_set()
+        signal.raise_signal(signal.SIGINT)
+        assert forwarded.is_set()
+        signal.raise_signal(signal.SIGINT)
+    assert sent == [signal.SIGTERM, signal.SIGINT]
+
+
 def test_process_that_dies_ends_all(start):
     process = start('--processes=2')
     one, other = read_pids(process, 2)
