@@ -3,9 +3,10 @@ The command ``kopf explain``: read an object, and explain it by the handlers of 
 """
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator
 
-from kopf._cogs.aiokits import clocks
+from kopf._cogs.aiokits import clocks, timeouts
 from kopf._cogs.clients import errors, listing, scanning, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import memos, references
@@ -13,6 +14,11 @@ from kopf._core.actions import execution
 from kopf._core.engines import activities, indexing
 from kopf._core.intents import causes, registries
 from kopf._kits import commanding, explanations
+
+CLEANUP_TIMEOUT = 10.0
+"""How long (seconds) the cleanup handlers have, with all their attempts."""
+
+logger = logging.getLogger(__name__)
 
 
 async def explain(
@@ -66,7 +72,7 @@ async def started(
         settings: configuration.OperatorSettings,
         clock: clocks.Clock,
 ) -> AsyncIterator[None]:
-    """Call the startup handlers; at the end, the cleanup handlers, which close what was opened."""
+    """Call the startup handlers; at the end, the cleanup handlers, but not for long."""
     run = functools.partial(
         activities.run_activity, registry=registry, memo=memos.Memo(), context=execution.Context(
             settings=settings, clock=clock, indices=indexing.OperatorIndexers()))
@@ -74,4 +80,9 @@ async def started(
         await run(activity=causes.Activity.STARTUP)
         yield
     finally:
-        await run(activity=causes.Activity.CLEANUP)
+        try:
+            async with timeouts.timeout(CLEANUP_TIMEOUT):
+                await run(activity=causes.Activity.CLEANUP)
+        except TimeoutError:
+            logger.warning(
+                f"The cleanup has not succeeded in {CLEANUP_TIMEOUT:g} seconds, and is given up.")

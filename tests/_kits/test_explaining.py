@@ -71,3 +71,13 @@ async def test_the_cleanup_handlers_close_what_the_startup_handlers_have_opened(
     assert steps == []
     await explain(registry, startup=True)
     assert steps == ['session']
+
+
+@testing.virtual_time
+async def test_a_cleanup_that_never_succeeds_is_given_up(registry, caplog):
+    @kopf.on.cleanup(registry=registry)
+    async def fail(**_):
+        raise Exception("the session cannot be closed")
+
+    assert await explain(registry, startup=True)
+    assert "The cleanup has not succeeded in 10 seconds, and is given up." in caplog.messages
