@@ -5,6 +5,7 @@ Each run has its own event loop with virtual time, its own sandbox, and its own 
 the cluster must be the same as after the run without faults.
 """
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -266,7 +267,8 @@ class _StruckRun(runs.Run):
                 await self._join(namespace['metadata']['name'])
             await self._start_replica(0)
         else:
-            await self.start()
+            with contextlib.suppress(runs.KilledError):  # by the strike, which starts it again
+                await self.start()
 
     async def close(self) -> None:
         if self._is_shared and self._strike is None:

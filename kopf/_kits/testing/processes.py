@@ -48,6 +48,8 @@ class Process:
         self.name = name
         self.loop = loop
         self.alive = True
+        self.death: asyncio.Future[None] = loop.create_future()
+        """Is done as soon as the process is killed."""
         self.cut_until = 0.0
         """Until when (the time of the loop) nothing gets through its connections."""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -84,6 +86,8 @@ class Process:
         What it has sent is still delivered, unless the end is ``lossy``, as at a loss of its node.
         """
         self.alive = False
+        if not self.death.done():
+            self.death.set_result(None)
         for pipe in self._links:
             if not pipe.is_closing():
                 pipe.sever(lossy=lossy)

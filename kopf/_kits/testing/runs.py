@@ -105,11 +105,26 @@ class BlockedError(BaseException):
     """Interrupts what has blocked the event loop, even if it catches all usual errors."""
 
 
+class KilledError(Exception):
+    """The operator was killed while something in its process was waited for."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Replica:
     """A process with an operator."""
     process: processes.Process
     operator: operators.Operator
+
+    async def wait(self, task: asyncio.Task[None]) -> None:
+        """
+        Wait for a task of the process.
+
+        :raises KilledError: if the process is killed meanwhile, so that the task never ends.
+        """
+        await asyncio.wait([task, self.process.death], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise KilledError("The operator was killed meanwhile.")
+        task.result()
 
     def stop(self) -> asyncio.Task[None]:
         """Stop the operator as by a signal, in its process, so that it can be killed meanwhile."""
@@ -340,14 +355,16 @@ class Run:
     # The operator.
 
     async def start(self, name: str = '', **options: Any) -> None:
-        """Start the operator, or another replica of it, with these options instead of others."""
+        """
+        Start the operator, or another replica of it, with these options instead of others.
+
+        :raises KilledError: if it is killed meanwhile.
+        """
         process = processes.Process(name, self.loop)
         operator = self.make_operator(**{**self.setup.options, **options})
-        self._replicas.append(Replica(process, operator))
-        task = process.run(lambda: self.loop.create_task(operator.start()))
-        await asyncio.wait([task])
-        if process.alive:
-            task.result()
+        replica = Replica(process, operator)
+        self._replicas.append(replica)
+        await replica.wait(process.run(lambda: self.loop.create_task(operator.start())))
 
     def make_operator(self, **options: Any) -> operators.Operator:
         """Make the operator, or another replica of it."""
@@ -362,10 +379,13 @@ class Run:
         self._past.append(process)
 
     async def stop(self, replica: int = 0) -> None:
-        """Stop the operator as by a signal."""
-        stopping = self._replicas[replica].stop()
-        await asyncio.wait([stopping])
-        stopping.result()
+        """
+        Stop the operator as by a signal.
+
+        :raises KilledError: if it is killed meanwhile.
+        """
+        stopped = self._replicas[replica]
+        await stopped.wait(stopped.stop())
         self._past.append(self._replicas.pop(replica).process)
 
     async def restart(self) -> None:

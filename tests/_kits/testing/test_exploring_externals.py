@@ -71,6 +71,20 @@ def test_a_careful_operator_survives_all_faults(cloud, crd, script):
     assert explored.runs == 10 * 1 + 7 * 2 - 1  # what a write is answered is never older
 
 
+LOOKING = CAREFUL + '''
+@kopf.on.startup()
+async def look(**_):
+    await call('GET', '/plans')
+'''
+
+
+def test_an_operator_can_be_killed_while_it_starts(cloud, crd, script):
+    explored = testing.explore(
+        scenario, script(LOOKING), load=[crd], external=[cloud],
+        strikes=['call-before', 'call-after'])
+    assert explored.calls[0].startswith('GET /plans: ')
+
+
 def test_two_accounts_for_one_tenant_are_found_with_their_story(cloud, crd, script):
     with pytest.raises(testing.ExplorationError) as found:
         testing.explore(scenario, script(NAIVE), load=[crd], external=[cloud])
