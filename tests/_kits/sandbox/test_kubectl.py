@@ -76,7 +76,7 @@ def find_kubectl():
     places = [shutil.which('kubectl')]
     if assets := os.environ.get('KUBEBUILDER_ASSETS'):
         places.append(f'{assets}/kubectl')
-    script = ROOT.parent / 'shared/cluster/cluster'
+    script = ROOT / os.environ.get('KOPF_CLUSTER', '../shared/cluster/cluster')
     if script.exists():
         assets = subprocess.run(
             [script, 'assets'], capture_output=True, text=True, stdin=subprocess.DEVNULL)
@@ -124,6 +124,16 @@ class Kubectl:
         done = self.run(*args, **kwargs)
         assert done.returncode == code, (args, done.stdout, done.stderr)
         return done.stderr
+
+
+def test_a_kubectl_is_taken_from_the_script_of_the_clusters(tmp_path, monkeypatch):
+    for name, says in {
+        'cluster': tmp_path, 'kubectl': '{"clientVersion": {"minor": "999"}}',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv('KOPF_CLUSTER', str(tmp_path / 'cluster'))
+    assert find_kubectl() == (f'{tmp_path}/kubectl', '')
 
 
 @pytest.fixture(scope='module')
