@@ -264,7 +264,7 @@ def _hold(
 
 def _complain(handler: handlers.Handler, e: typedargs.MisfitError, logger: Any) -> str:
     text = f"the object does not fit its types: {e}"
-    logger.error(f"{handler!r} is not called: {text}")
+    logger.log(handler.failure_level, f"{handler!r} is not called: {text}")
     return text
 
 

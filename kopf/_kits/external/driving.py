@@ -16,7 +16,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import conditions, externals, hub
-from kopf._core.intents import handlererrors, handlers
+from kopf._core.intents import handlererrors, handlers, typedargs
 from kopf._kits.external import failures, gates, machine, records
 from kopf._kits.external.machine import UNSEEN
 from kopf._kits.external.records import Phase
@@ -532,7 +532,7 @@ class Journey:
         if self.notes.problem != text:
             self.notes.problem = text
             is_plain = e is None or e.__traceback__ is None or isinstance(e, (
-                handlererrors.TemporaryError, handlererrors.PermanentError))
+                handlererrors.TemporaryError, handlererrors.PermanentError, typedargs.MisfitError))
             self.logger.error(f"{self.run.handler!r}: {text}", exc_info=None if is_plain else e)
 
     def _rest(self, step: machine.Step, record: records.Record) -> externals.Result:

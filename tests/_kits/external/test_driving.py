@@ -3,6 +3,7 @@ A thing in an external system follows its object. In virtual time, on the sandbo
 """
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import threading
@@ -584,3 +585,32 @@ async def test_each_key_of_a_limit_has_its_own_limit():
             await api.client.create('things', name, spec={'plan': 'small'})
         await asyncio.sleep(2)
     assert len(cloud.living) == 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanSpec:
+    plan: str
+
+
+@kopf.crd('example.com', 'v1', plural='things', kind='Thing')
+class TypedThing:
+    spec: PlanSpec
+
+
+@virtual_time
+async def test_an_object_that_does_not_fit_its_types_is_told_once(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, kind=TypedThing, interval=10)
+
+    @external.desired
+    def desired(spec: PlanSpec, **_):
+        return {'plan': spec.plan}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 1})
+        await asyncio.sleep(100)
+    told, = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert told.getMessage() == (
+        "External 'account': the object does not fit its types: "
+        "spec.plan: is a number, not a string")
+    assert not told.exc_info
