@@ -7,6 +7,8 @@ the cluster must be the same as after the run without faults.
 import asyncio
 import contextlib
 import dataclasses
+import gc
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,18 @@ class Exploration:
     calls: Sequence[str] = ()
 
 
+@contextlib.contextmanager
+def _leaving_things_open() -> Iterator[None]:
+    """Do not warn of what killed processes have not closed, such as the sessions of clients."""
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
+
+
+@_leaving_things_open()
 def explore(
         scenario: runs.Scenario,
         *sources: runs.Source,

@@ -1,4 +1,7 @@
 """What happens to operators at their calls of external systems, and how it is told."""
+import gc
+import warnings
+
 import pytest
 
 import kopf
@@ -83,6 +86,32 @@ def test_an_operator_can_be_killed_while_it_starts(cloud, crd, script):
         scenario, script(LOOKING), load=[crd], external=[cloud],
         strikes=['call-before', 'call-after'])
     assert explored.calls[0].startswith('GET /plans: ')
+
+
+def test_what_a_killed_process_leaves_open_is_no_warning(cloud, crd, script):
+    lasting = '''
+import os
+import aiohttp
+
+@kopf.on.startup()
+async def connect(memo, **_):
+    memo.session = aiohttp.ClientSession(os.environ['BILLING_URL'])
+
+@kopf.on.cleanup()
+async def disconnect(memo, **_):
+    await memo.session.close()
+
+@kopf.on.create('kopfexamples')
+async def open_account(name, memo, patch, **_):
+    async with memo.session.get('/accounts') as response:
+        patch.status['account'] = str(response.status)
+'''
+    gc.collect()  # what earlier tests have left
+    with warnings.catch_warnings(record=True) as caught:
+        testing.explore(
+            scenario, script(lasting), load=[crd], external=[cloud], strikes=['crash'])
+        gc.collect()
+    assert caught == []
 
 
 def test_two_accounts_for_one_tenant_are_found_with_their_story(cloud, crd, script):
