@@ -87,11 +87,15 @@ class _Granting:
         yield from self._iter_coordination()
         yield from self._iter_admission()
         yield from self._iter_observation()
-        for handler in [*self._registry._activities, *self._registry.iter_resource_handlers()]:
+        known = [*self._registry._activities, *self._registry.iter_resource_handlers()]
+        for handler in [*known, *(
+                call for each in known if isinstance(each, handlers.ExternalHandler)
+                for call in each.origin.calls.values())]:
             for need in get_needs(handler.fn):
                 for resource in self._select(need.selector, handler):
-                    yield from self._make(
-                        resource, need.verbs, Place.SERVED, part=need.subresource)
+                    for name in need.names:
+                        yield from self._make(
+                            resource, need.verbs, Place.SERVED, name=name, part=need.subresource)
 
     def _verify(self) -> None:
         """Check that the resources of all handlers are known."""

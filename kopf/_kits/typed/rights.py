@@ -157,14 +157,19 @@ class Right:
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """What the own calls of a handler need. The subresource is empty for the objects themselves."""
+    """
+    What the own calls of a handler need. The subresource is empty for the objects themselves, and
+    the only name is empty if it is for all objects.
+    """
     selector: references.Selector
     subresource: str
     verbs: tuple[str, ...]
+    names: tuple[str, ...] = ('',)
 
 
 def needs(
         resource: str | tuple[str, str] | tuple[str, str, str], /, *, verbs: Collection[str],
+        names: Collection[str] | None = None,
 ) -> Callable[[FnT], FnT]:
     """
     Declare what the own requests of a handler need, for the roles that ``kopf rbac`` prints.
@@ -176,14 +181,18 @@ def needs(
     :param resource: the resource, as in ``owns=`` of `kopf.reconcile`, maybe with a subresource:
         ``'secrets'``, ``'deployments.apps/scale'``.
     :param verbs: the verbs of Kubernetes: ``['get', 'create']``.
-    :raises TypeError: if the verbs are no collection of strings, or if it names no resource.
+    :param names: the only objects that are needed. Default: all.
+    :raises TypeError: if the verbs or names are no collection of strings, or if it names no
+        resource.
     """
     if isinstance(verbs, str) or not verbs or not all(isinstance(verb, str) for verb in verbs):
         raise TypeError(f"verbs= must be a collection of verbs, e.g. ['get'], not {verbs!r}.")
-    names = (resource,) if isinstance(resource, str) else resource
-    plural, _, subresource = names[-1].partition('/')
-    selector = references.Selector(*(*names[:-1], plural))
-    need = Need(selector, subresource, tuple(verbs))
+    if isinstance(names, str):
+        raise TypeError(f"names= must be a collection of names, e.g. [{names!r}].")
+    parts = (resource,) if isinstance(resource, str) else resource
+    plural, _, subresource = parts[-1].partition('/')
+    selector = references.Selector(*(*parts[:-1], plural))
+    need = Need(selector, subresource, tuple(verbs), ('',) if names is None else tuple(names))
 
     def decorate(fn: FnT) -> FnT:
         setattr(fn, DECLARED, (need, *get_needs(fn)))

@@ -247,6 +247,27 @@ def test_what_handlers_need_is_given_where_objects_are_served(registry, find):
     assert find('a') == rights('', 'nodes', 'get') | rights('', 'pods/log', 'get', namespace='a')
 
 
+def test_what_handlers_need_of_single_objects_is_not_given_for_others(registry, find):
+    @kopf.on.startup(registry=registry)
+    @kopf.needs('nodes', verbs=['get'], names=['x', 'y'])
+    def fn(**_):
+        pass
+
+    assert find('a') == rights('', 'nodes', 'get', name='x') | rights('', 'nodes', 'get', name='y')
+
+
+def test_what_the_functions_of_externals_need_is_given(registry, find):
+    external = kopf.external('things', id='it', registry=registry)
+    before = find('a')
+
+    @external.observe
+    @kopf.needs('nodes', verbs=['get'])
+    def observe(**_):
+        pass
+
+    assert find('a') == before | rights('', 'nodes', 'get')
+
+
 @pytest.mark.parametrize('selector, message', [
     ('unknown', r"Handler 'fn': there is no resource unknown among the known ones. Give its "
                 r"definition \(--crd FILE\), or ask the cluster \(--cluster\)."),

@@ -74,6 +74,11 @@ def test_verbs_must_be_strings_in_a_collection(verbs):
         kopf.needs('secrets', verbs=verbs)
 
 
+def test_names_must_be_in_a_collection():
+    with pytest.raises(TypeError, match=r"names= must be a collection of names, e.g. \['x'\]"):
+        kopf.needs('secrets', verbs=['get'], names='x')
+
+
 def test_needs_are_for_a_resource():
     with pytest.raises(TypeError, match="no name of a resource"):
         kopf.needs('se crets', verbs=['get'])
