@@ -192,7 +192,8 @@ def needs(
     parts = (resource,) if isinstance(resource, str) else resource
     plural, _, subresource = parts[-1].partition('/')
     selector = references.Selector(*(*parts[:-1], plural))
-    need = Need(selector, subresource, tuple(verbs), ('',) if names is None else tuple(names))
+    need = Need(
+        selector, subresource, tuple(verbs), ('',) if names is None else tuple(map(str, names)))
 
     def decorate(fn: FnT) -> FnT:
         setattr(fn, DECLARED, (need, *get_needs(fn)))
