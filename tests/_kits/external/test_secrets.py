@@ -17,7 +17,8 @@ async def call(method, path, **options):
         return await response.json()
 
 async def keep(account):
-    manifest = {'apiVersion': 'v1', 'kind': 'Secret', 'stringData': {'password': account['password']}}
+    data = {'password': account['password']}
+    manifest = {'apiVersion': 'v1', 'kind': 'Secret', 'stringData': data}
     kopf.adopt(manifest, strict=True)
     await kopf.apply(manifest)
     return account['id']
