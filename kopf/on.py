@@ -980,6 +980,7 @@ def reconcile(
         category: str | None = None,
         owns: Iterable[_Kind] = (),
         watches: Mapping[_Kind, Callable[..., Any] | str] | None = None,
+        after: Iterable[handlers.Origin] = (),
         interval: float | None = None,
         prune: bool = True,
         recreate: bool = False,
@@ -1014,6 +1015,8 @@ def reconcile(
         neither ``body`` nor ``spec`` nor ``status``, only the metadata is watched. An index is the
         function with `kopf.index`, or its id: its keys are the names of the used objects, or pairs
         of a namespace and a name; its values are what such a function returns. Default: none.
+    :param after: the externals of the same objects whose keys the function needs: it is called when
+        they are known, and again when they or their fields in the status change. Default: none.
     :param interval: how often, in seconds, to call the function even if nothing has changed. It
         varies by a tenth, so that objects are not handled all at once. Default: never.
     :param prune: whether to delete the owned resources that the function does not return any more.
@@ -1030,6 +1033,9 @@ def reconcile(
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
     options = {**locals()}
+    options['after'] = tuple(after)
+    if not all(hasattr(other, 'get_key') for other in options['after']):
+        raise TypeError(f"after= must be a collection of externals, e.g. [billing], not {after!r}.")
     options['owns'] = tuple(map(_select, owns))
     options['watches'] = tuple(
         (_select(name), mapper) for name, mapper in (watches or {}).items())

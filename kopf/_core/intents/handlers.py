@@ -265,8 +265,10 @@ class ReconcilingHandler(ResourceHandler):
 
     ``owns`` are their kinds. ``watches`` are other kinds, each with a function that returns the
     names of the objects to reconcile, or with the function or the id of such an index.
-    ``interval`` is in seconds; None if only changes matter.
+    ``after`` are the externals whose keys it needs. ``interval`` is in seconds; None if only
+    changes matter.
     """
+    after: tuple['Origin', ...] = ()
     owns: tuple[references.Selector, ...] = ()
     watches: tuple[tuple[references.Selector, Mapper], ...] = ()
     interval: float | None = None
@@ -280,8 +282,13 @@ class ReconcilingHandler(ResourceHandler):
 class Origin(Protocol):
     """The declaration of an external, and its functions."""
 
+    id: str
+
     @property
     def calls(self) -> 'Mapping[str, CallHandler]': ...
+
+    def get_key(self, body: Mapping[str, Any], /) -> Any:
+        """Get the key of what an object has in the system; None if it is not known."""
 
     def find_fault(self) -> str | None:
         """Say what is missing in the declaration, now that all is declared."""

@@ -29,12 +29,14 @@ class External:
     """
 
     def __init__(
-            self, *, id: str, interval: float | None, limit: gates.Rate | None,
+            self, *, id: str, interval: float | None, max_interval: float | None,
+            limit: gates.Rate | None,
             limit_key: Callable[..., Any] | None, after: Iterable['External | str'],
             abilities: dict[str, Any], shown: Iterable[str], options: Mapping[str, Any],
     ) -> None:
         self.id = id
         self.interval = interval
+        self.max_interval = max_interval
         self.limit = limit
         self.limit_key = limit_key
         self.shown: Sequence[str] = tuple(shown)
@@ -118,6 +120,18 @@ class External:
             if driver.external is self:
                 _tell(driver, driver.trigger_key, key)
 
+    def get_key(self, body: Mapping[str, Any], /) -> records.Key | None:
+        """
+        Get the key of what an object has in the system; `None` if there is nothing, or if it is not
+        known.
+
+        :param body: the object, as handlers get it.
+        """
+        text = (body['metadata'].get('annotations') or {}).get(records.make_name(self.id))
+        with contextlib.suppress(ValueError):  # the external complains
+            return None if text is None else records.decode(text).key
+        return None
+
     def find_fault(self) -> str | None:
         """Say which functions are missing."""
         needed = ['observe', 'create', *([] if self.abilities.orphans else ['delete'])]
@@ -158,6 +172,7 @@ def external(
         shortcut: str | None = None,
         category: str | None = None,
         interval: float | None = 300.0,
+        max_interval: float | None = None,
         limit: gates.Rate | None = DEFAULT_RATE,
         limit_key: Callable[..., Any] | None = None,
         after: Iterable[External | str] = (),
@@ -186,6 +201,8 @@ def external(
         letters, digits, ``-``, and ``_``.
     :param interval: how often to observe a thing, though nothing has changed. It varies by a tenth.
         `None` means only when the object changes, or when `trigger` is called. Default: 300.
+    :param max_interval: the interval doubles up to this with each observation that finds nothing
+        new, until something changes. Default: it does not.
     :param limit: how many calls the system gets from all replicas together. `None` means any.
         Default: 10 per second.
     :param limit_key: a function that gets the arguments of handlers, and returns whose limit
@@ -205,8 +222,9 @@ def external(
         none.
     :param backoff: the delay before the next attempt after an error. Default: it doubles from
         ``settings.reconciling.error_delay`` to ``settings.reconciling.max_error_delay``.
-    :raises ValueError: if ``id``, ``deletion``, or ``on_drift`` is wrong.
-    :raises TypeError: if there is no resource, or ``immutable`` is a string.
+    :raises ValueError: if ``id``, ``deletion``, or ``on_drift`` is wrong, or if ``max_interval`` is
+        less than ``interval``.
+    :raises TypeError: if there is no resource, or ``immutable`` or ``after`` is a string.
 
     `kopf.on` describes the other parameters.
     """
@@ -214,15 +232,18 @@ def external(
         raise ValueError(f"id= must be up to 50 letters, digits, - and _, not {id!r}.")
     if on_drift not in ('correct', 'report') or deletion not in ('delete', 'orphan'):
         raise ValueError("on_drift= is 'correct' or 'report'; deletion= is 'delete' or 'orphan'.")
-    if isinstance(immutable, str):
-        raise TypeError(f"immutable= must be a collection, e.g. [{immutable!r}].")
+    if max_interval is not None and (interval is None or max_interval < interval):
+        raise ValueError(f"max_interval= must not be less than interval=, which is {interval!r}.")
+    for name, collection in (('immutable', immutable), ('after', after)):
+        if isinstance(collection, str):
+            raise TypeError(f"{name}= must be a collection, e.g. [{collection!r}].")
     declared = references.get_declaration(arg1)
     selector = references.Selector(
         arg1, arg2, arg3, group=group, version=version, kind=kind, plural=plural,
         singular=singular, shortcut=shortcut, category=category)
     made = External(
-        id=id, interval=interval, limit=limit, limit_key=limit_key, after=tuple(after),
-        shown=shown, abilities={
+        id=id, interval=interval, max_interval=max_interval, limit=limit, limit_key=limit_key,
+        after=tuple(after), shown=shown, abilities={
             'corrects': on_drift == 'correct', 'orphans': deletion == 'orphan',
             'replaces': replace, 'immutable': tuple(map(dicts.parse_field, immutable)),
             'consistency': consistency, 'timeout': timeout,

@@ -41,6 +41,8 @@ class Declaration(Protocol):
     """What the author has declared."""
     id: str
     interval: float | None
+    max_interval: float | None
+    """Up to which interval things are observed more and more seldom; None if they are not."""
     limit: gates.Rate | None
     limit_key: Callable[..., Any] | None
     shown: Sequence[str]
@@ -60,8 +62,8 @@ class Notes(gates.Caller):
     """What this process knows of one thing; the next one does not, and need not."""
     __slots__ = (
         'announced', 'checked', 'digest', 'due', 'ended', 'erased', 'is_asked', 'is_refused', 'key',
-        'observed', 'observed_at', 'observed_key', 'problem', 'settles', 'uid', 'unwritten',
-        'updated')
+        'observed', 'observed_at', 'observed_key', 'pace', 'problem', 'seen', 'settles', 'uid',
+        'unwritten', 'updated')
 
     def __init__(self, uid: str, wake: Callable[[], None]) -> None:
         super().__init__(wake)
@@ -74,6 +76,10 @@ class Notes(gates.Caller):
         self.observed: Any = UNSEEN
         self.observed_key: records.Key | None = None
         self.observed_at = float('-inf')
+        self.pace = 0.0
+        """The interval (seconds) until the next observation."""
+        self.seen: int | None = None
+        """A digest of the last observation, and of what was desired then."""
         self.is_asked = False
         """Whether somebody has asked to observe it now."""
         self.announced: tuple[str | None, int] | None = None
@@ -459,9 +465,8 @@ class Journey:
                 notes.observed, notes.observed_at = result, now.mono
                 notes.observed_key, notes.checked = step.key, notes.digest
                 notes.is_asked = False
-                interval = self.external.interval
-                notes.due = float('inf') if interval is None else (
-                    now.mono + interval * random.uniform(1 - SPREAD, 1 + SPREAD))
+                notes.due = float('inf') if self.external.interval is None else (
+                    now.mono + self._find_pace(result) * random.uniform(1 - SPREAD, 1 + SPREAD))
                 if record.synced == notes.digest and record.phase is Phase.KNOWN and (
                         notes.updated is None) and (
                         result is None or machine.compare(result, self.desired)):
@@ -472,6 +477,16 @@ class Journey:
                 notes.due = min(notes.due or now.mono, notes.settles)
             case 'delete':
                 notes.erased, notes.observed = step.key, UNSEEN
+
+    def _find_pace(self, observed: Any) -> float:
+        """Find the interval: the longer, the more often nothing new was observed."""
+        notes, interval, limit = self.notes, self.external.interval, self.external.max_interval
+        assert interval is not None
+        if limit is not None:
+            known, notes.seen = notes.seen, hash(repr((observed, notes.digest)))
+            notes.pace = min(notes.pace * 2, limit) if notes.seen == known else interval
+            return notes.pace
+        return interval
 
     async def _note_failure(
             self, step: machine.Call, outcome: progression.Outcome, failure: failures.Failure,

@@ -614,3 +614,147 @@ async def test_an_object_that_does_not_fit_its_types_is_told_once(caplog):
         "External 'account': the object does not fit its types: "
         "spec.plan: is a number, not a string")
     assert not told.exc_info
+
+
+def follow(external, registry, *, owns=(), **options):
+    """Declare a reconciling handler after the external; return what it sees: keys and plans."""
+    seen = []
+
+    @kopf.reconcile('things', registry=registry, after=[external], owns=owns, **options)
+    def website(body, status, **_):
+        seen.append((external.get_key(body), status.get('account', {}).get('plan')))
+
+    return seen
+
+
+@virtual_time
+async def test_a_reconciling_handler_is_called_when_the_key_is_known():
+    cloud, registry = Cloud(latency=10), make_registry()
+    external = declare(cloud, registry=registry)
+    seen = follow(external, registry, conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await asyncio.sleep(5)
+        assert not seen
+        obj = await known(api)
+        await asyncio.sleep(200)
+        assert seen == [(get_record(obj)['key'], None)]
+        obj = await api.client.get('things', 'a')
+        assert {item['type']: item['status'] for item in obj['status']['conditions']} == {
+            'Ready': 'True', 'Reconciling': 'False', 'Stalled': 'False'}
+
+
+@virtual_time
+async def test_a_waiting_handler_says_what_it_waits_for():
+    cloud, registry = Cloud(), make_registry()
+    follow(declare(cloud, registry=registry, finds=False), registry, conditions=True)
+    async with running(registry) as api:
+        await stop_unknown(api, cloud)
+        await api.client.wait('things', 'a', lambda obj: any(
+            'It waits for account.' in item['message'] for item in obj['status']['conditions']))
+
+
+@pytest.mark.parametrize('is_before', [True, False])
+@virtual_time
+async def test_a_reconciling_handler_is_called_again_for_what_it_can_see_of_an_external(is_before):
+    cloud, registry = Cloud(), make_registry()
+    late = kopf.OperatorRegistry()
+    external = declare(cloud, registry=registry if not is_before else late, shown=['plan'],
+                       replace=True, immutable=['region'])
+    seen = follow(external, registry)
+    for handler in late._reconciling:
+        registry.append(handler)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small', 'region': 'x'})
+        await known(api)
+        await asyncio.sleep(100)
+        first, = cloud.living
+        assert set(seen[1:]) == {(first.key, 'small')}
+        del seen[:]
+        await asyncio.sleep(1000)
+        assert not seen
+        cloud.edit(first.key, {'plan': 'large'})
+        external.trigger(first.key)
+        await asyncio.sleep(100)
+        assert (first.key, 'small') in seen
+        del seen[:]
+        await api.client.patch('things', 'a', {'spec': {'region': 'y'}})
+        await asyncio.sleep(100)
+        second, = cloud.living
+        assert second.key != first.key
+        assert seen[-1] == (second.key, 'small')
+
+
+@virtual_time
+async def test_a_handler_after_an_external_has_all_its_other_reasons_to_be_called():
+    cloud, registry = Cloud(), make_registry()
+    seen = follow(declare(cloud, registry=registry), registry, interval=600)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        count = len(seen)
+        await asyncio.sleep(600)
+        assert len(seen) == count + 1
+
+
+@pytest.mark.parametrize('after', ['account', ['account']])
+def test_what_a_reconciling_handler_comes_after_are_externals(after):
+    with pytest.raises(TypeError, match='after='):
+        kopf.reconcile('things', after=after)
+
+
+def test_what_an_external_comes_after_is_no_string():
+    with pytest.raises(TypeError, match='after='):
+        kopf.external('things', id='account', after='other')
+
+
+@pytest.mark.parametrize('annotations, expected', [
+    (None, None), ({}, None), ({RECORD: 'broken'}, None), ({RECORD: '{"phase":"wanted"}'}, None),
+    ({RECORD: '{"phase":"known","key":"k1"}'}, 'k1')])
+def test_the_key_of_an_object(annotations, expected):
+    external = kopf.external('things', id='account', registry=kopf.OperatorRegistry())
+    metadata = {} if annotations is None else {'annotations': annotations}
+    assert external.get_key({'metadata': metadata}) == expected
+    assert external.get_key(kopf.Body({'metadata': metadata})) == expected
+
+
+@virtual_time
+async def test_things_are_observed_more_seldom_while_nothing_changes():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, interval=100, max_interval=800)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+
+        async def measure(time):
+            """Measure the pauses before the next observations, in hundreds of seconds."""
+            count = len(cloud.calls)
+            await asyncio.sleep(time)
+            times = [call.time for call in cloud.calls[count - 1:] if call.verb == 'get']
+            return [round((after - before) / 100, 1) for before, after in
+                    zip(times, times[1:], strict=False)]
+
+        async def check_slowing(time):
+            pauses = await measure(time)
+            assert len(pauses) >= 4
+            for pause, expected in zip(pauses, [1, 2, 4, 8, 8, 8], strict=False):
+                assert expected * 0.89 <= pause <= expected * 1.11
+
+        await asyncio.sleep(10)
+        await check_slowing(4000)
+        cloud.edit(cloud.living[0].key, {'plan': 'drifted'})
+        external.trigger(cloud.living[0].key)
+        await asyncio.sleep(50)
+        assert cloud.living[0].content['plan'] == 'small'
+        await check_slowing(2500)
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(50)
+        assert cloud.living[0].content['plan'] == 'large'
+        await check_slowing(2500)
+
+
+@pytest.mark.parametrize('interval', [None, 101.0])
+def test_the_longest_interval_is_not_less_than_the_shortest(interval):
+    with pytest.raises(ValueError, match='max_interval='):
+        kopf.external('things', id='account', interval=interval, max_interval=100.0)

@@ -75,7 +75,7 @@ class Reconcilers(Member):
         self._notes: dict[ids.HandlerId, Any] = {}
         """What the drivers of externals remember."""
         self._summoned: tuple[ids.HandlerId, ...] = ()
-        """The externals that are to run again, though nothing has changed."""
+        """The externals, and the handlers after them, that run again though nothing has changed."""
         hub.join(self)
 
     @property
@@ -112,12 +112,16 @@ class Reconcilers(Member):
                 self._hub.get_driver(handler).leave(self._notes.pop(handler.id))
 
     def _summon(self, handler_id: ids.HandlerId) -> None:
-        """Run one external soon."""
+        """Run one handler soon."""
         self._summoned = (*self._summoned, handler_id)
-        if handler_id in self._states:
-            due = self._hub.context.clock.mono()
-            self._states[handler_id] = self._states[handler_id]._replace(due=due)
+        now = self._hub.context.clock.now()
+        state = self._states.get(handler_id) or progression.HandlerState.new(now=now)
+        self._states[handler_id] = state._replace(due=now.mono)
         self.host.wake_up()
+
+    def _dismiss(self, handler: handlers.ReconcilingHandler) -> None:
+        if handler.id in self._summoned:
+            self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
 
     def note_answer(self) -> None:
         """Run when the object is processed: handlers have answered an own write by their writes."""
@@ -268,6 +272,7 @@ class Reconcilers(Member):
         now = context.clock.now()
         state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
         state = self._states[handler.id] = state.begun(now=now)._replace(due=progression.NEVER)
+        self._dismiss(handler)
         if not all(hub.store.is_ready(kind, namespace)
                    for kind in hub.get_kinds(handler).values()):
             hub.waiting.add(self)
@@ -284,6 +289,12 @@ class Reconcilers(Member):
         except filters.FilterError as e:
             filter_error = e.error
         self._told = tuple(told for told in self._told if told != handler.id)
+        absent = [other.id for other in handler.after if other.get_key(raw) is None]
+        if absent:
+            self._reporter = handler.id if handler.conditions else self._reporter
+            self._note_problems(handler.id, conditions.Problems(
+                (f"It waits for {', '.join(absent)}.",), is_stalled=False))
+            return raw
 
         outcome = await execution.execute(
             handler, cause, context=context, state=state, filter_error=filter_error)
@@ -317,7 +328,7 @@ class Reconcilers(Member):
         """Let the driver of an external do what can be done now."""
         from kopf._core.engines.reconciling import externals  # only if it is used
         driver, now = self._hub.get_driver(handler), self._hub.context.clock.now()
-        self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
+        self._dismiss(handler)
         state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
         target = self._aim_at(raw)
         cause = self._make_cause(raw, target, children.OperatorChildren(
@@ -347,8 +358,13 @@ class Reconcilers(Member):
         for other in self._externals if run.raw is not raw else ():
             if other is not handler:  # it can wait for this one
                 self._summon(other.id)
-        return await self._finish(
+        newest = await self._finish(
             run, run.raw, outcome._replace(patch=run.cause.patch or None), is_last)
+        for follower in self.host.handlers.reconciling:
+            if handler.origin in follower.after and newest is not None and (
+                    _show(handler, newest) != _show(handler, raw)):
+                self._summon(follower.id)
+        return newest
 
     def _accept_write(
             self, raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody,
@@ -511,6 +527,11 @@ def _digest(raw: bodies.RawBody) -> int:
     """Make a digest of what people declare; the generation can count changes of the status, too."""
     return hash(json.dumps([
         value for key, value in raw.items() if key not in ('metadata', 'status')]))
+
+
+def _show(handler: handlers.ExternalHandler, raw: bodies.RawBody) -> Any:
+    """Get what other handlers can see of an external on its object."""
+    return handler.origin.get_key(raw), (raw.get('status') or {}).get(handler.id)
 
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:
