@@ -24,6 +24,7 @@ from kopf._core.engines.admission import reviewing, webhooks
 from kopf._core.intents import causes, registries
 from kopf._kits.observing import tracing
 from tests._core.reactor.worlds import Api, Operator, run_virtually
+from tests._kits.external.clouds import Cloud, declare
 
 OBJECT = {
     'k8s.namespace.name': 'ns', 'k8s.object.api_version': 'kopf.dev/v1',
@@ -199,6 +200,38 @@ def test_reconciling_handlers_belong_to_reconciliations(registry, recording, liv
     live()
     assert recording.get('handler fn').attributes['kopf.reason'] == 'reconcile'
     assert ('handler fn', 'reconcile kopfexample') in recording.get_tree()
+
+
+def test_calls_of_external_systems_belong_to_reconciliations(registry, recording, live):
+    declare(Cloud(), registry=registry, kind='kopfexamples', consistency=2)
+    live(move=lambda api: api.delete('obj'), lasts=100)
+    calls = {name for name in recording.names if name.startswith('handler ')}
+    assert calls == {f'handler account/{verb}' for verb in (
+        'desired', 'create', 'observe', 'delete')}
+    assert {(name, 'reconcile kopfexample') for name in calls} < recording.get_tree()
+    created = recording.get('handler account/create')
+    assert created.attributes == {
+        **OBJECT, 'kopf.handler.id': 'account/create', 'kopf.reason': 'reconcile',
+        'kopf.outcome': 'success'}
+    assert created.kind is trace.SpanKind.INTERNAL
+    writes = [span for span in recording.spans if span.name == 'PATCH kopfexamples']
+    assert writes[0].end_time <= created.start_time <= created.end_time <= writes[1].start_time
+    assert {span.context.trace_id for span in writes[:2]} == {created.context.trace_id}
+
+
+def test_failed_calls_of_external_systems_are_errors(registry, recording, live):
+    cloud = Cloud()
+    declare(cloud, registry=registry, kind='kopfexamples')
+    cloud.faults.append('refused')
+    live()
+    failed, created = [
+        span for span in recording.spans if span.name == 'handler account/create']
+    assert failed.attributes['kopf.outcome'] == 'retry'
+    assert failed.attributes['error.type'].endswith('.CloudError')
+    assert (failed.status.status_code, failed.status.description) == (
+        trace.StatusCode.ERROR, "The cloud responds with HTTP 400.")
+    assert created.attributes['kopf.outcome'] == 'success'
+    assert failed.context.trace_id != created.context.trace_id
 
 
 def test_no_name_is_of_an_object(registry, recording, live):
