@@ -2,9 +2,9 @@
 The metadata of the package that depend on where the repository is: the description, which is made
 from the README, and the links to the project.
 
-The links of the README are relative, as Git hosts want them. A package index has no such files. With
-``KOPF_REPOSITORY=https://…`` in the environment, the links lead to this repository; without it, only
-their texts remain, and no images.
+The links of the README are relative, as Git hosts want them. A package index has no such files.
+With ``KOPF_REPOSITORY=https://…`` in the environment, the links lead to this repository; without
+it, only their texts remain, and no images.
 """
 import os
 import pathlib

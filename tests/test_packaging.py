@@ -20,8 +20,9 @@ def build(target, folder, *, source=ROOT, repository=None):
     env = {name: val for name, val in os.environ.items() if name != 'KOPF_REPOSITORY'}
     if repository:
         env['KOPF_REPOSITORY'] = repository
-    subprocess.run([sys.executable, '-m', 'hatchling', 'build', '--target', target, '--directory', folder],
-                   cwd=source, env=env, check=True, stdout=subprocess.DEVNULL)
+    command = [
+        sys.executable, '-m', 'hatchling', 'build', '--target', target, '--directory', folder]
+    subprocess.run(command, cwd=source, env=env, check=True, stdout=subprocess.DEVNULL)
     path, = folder.iterdir()
     return path
 
@@ -76,5 +77,6 @@ def test_a_source_archive_builds_the_same_wheel(tmp_path, repository):
 
 def test_licence_and_notice_are_in_the_wheel(tmp_path):
     with zipfile.ZipFile(build('wheel', tmp_path)) as archive:
-        names = {name.rpartition('/')[2] for name in archive.namelist() if '.dist-info/licenses/' in name}
-    assert names == {'LICENSE', 'NOTICE'}
+        names = archive.namelist()
+    assert {name.partition('.dist-info/licenses/')[2] for name in names} == {
+        '', 'LICENSE', 'NOTICE'}

@@ -5,8 +5,7 @@ import re
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [ROOT / name for name in (
-    'llms.txt', 'AGENTS.md', 'CONTRIBUTING.md', 'SECURITY.md', 'CODE_OF_CONDUCT.md', 'CHANGELOG.md')]
+PAGES = [*ROOT.glob('*.md'), ROOT / 'llms.txt']
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
