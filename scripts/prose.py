@@ -20,7 +20,7 @@ from proselint.tools import LintFile
 
 ROOT = pathlib.Path(__file__).parents[1]
 TERMS = yaml.safe_load((ROOT / 'scripts' / 'terms.yaml').read_text())
-PAGES = ['*.md', 'docs/**/*.md', 'examples/*.md', 'examples/*/example.py']
+PAGES = ['*.md', 'docs/**/*.md', 'benchmarks/*.md', 'examples/*.md', 'examples/*/example.py']
 
 CODE = re.compile(r"""
     ^(\ *)```(?!\{) .*? ^\1```$   # a block of code

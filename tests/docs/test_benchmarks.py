@@ -12,6 +12,7 @@ from benchmarks import history
 
 ROOT = pathlib.Path(__file__).parents[2]
 ROWS = json.loads((ROOT / 'benchmarks' / 'measured.json').read_text())['rows']
+README = (ROOT / 'README.md').read_text()
 PAGE = (ROOT / 'docs' / 'benchmarks.md').read_text()
 spec = importlib.util.spec_from_file_location('charts', ROOT / 'docs' / '_ext' / 'charts.py')
 charts = importlib.util.module_from_spec(spec)
@@ -20,13 +21,16 @@ spec.loader.exec_module(charts)
 
 @pytest.mark.parametrize('title, work, metric', [
     ('CPU per created object', 'one create handler with a result', 'CPU'),
+    ('CPU per tick of a timer', 'a tick of a timer, 400 timers of a second', 'CPU'),
+    ('memory, a small operator', 'a small operator, from its start to the first call', 'memory'),
     ('memory, 4,000 objects', 'a start with 4,000 handled objects', 'memory'),
 ])
 def test_figures_of_the_readme_are_those_that_were_measured(title, work, metric):
     row, = [row for row in ROWS if (row['work'], row['metric']) == (work, metric)]
-    shown, = re.findall(rf'^\| {title}\* \| 1× \| (.*?)× \| (.*?)× \|',
-                        (ROOT / 'README.md').read_text(), re.MULTILINE)
-    for text, ratios in zip(shown, (row['release'], row['go'])):
+    line, = re.findall(rf'^\| \**{title}\*+ \| 1× \|.*', README, re.MULTILINE)
+    shown = re.findall(r'([\d.]+)×', line)[1:]
+    assert len(shown) == 3
+    for text, ratios in zip(shown, (row['release'], row['go'], row['rust'])):
         low, high = 1 / max(ratios), 1 / min(ratios)
         assert low - 0.05 <= float(text) <= high + 0.05
 
