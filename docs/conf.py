@@ -5,7 +5,8 @@ import sys
 
 import kopf
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / '_ext'))
+sys.path[:0] = [str(pathlib.Path(__file__).parents[up] / name)
+                for up, name in [(0, '_ext'), (1, 'scripts')]]
 
 project = 'Kopf'
 author = 'The Kopf authors'

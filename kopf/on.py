@@ -16,45 +16,55 @@ the same meaning in all decorators that accept them. All times are in seconds.
 **The resource.** Name it once: by position, or by one keyword. See "Select resources" in the
 documentation.
 
-* Up to three positional arguments: a name (plural, singular, short, or the kind) such as
-  ``'pods'``; a name with the group and the version, such as ``'deployments.apps'``,
-  ``'deployments.v1.apps'``; the group and the version before the name, such as ``'apps', 'v1',
-  'deployments'`` or ``'apps/v1', 'deployments'``; `kopf.EVERYTHING`; or a function that gets a
-  `kopf.Resource` and returns whether the resource is selected.
-* ``kind``, ``plural``, ``singular``, ``shortcut``, ``category``: one name of this sort only.
-* ``group``, ``version``: the API group (``''`` for the core API) and the version. Default: any
-  group, the preferred version.
+* ``arg1``: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+  ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that gets a
+  `kopf.Resource` and returns whether the resource is selected. If more arguments follow: the group,
+  or the group and the version, as in ``'apps', 'v1', 'deployments'`` and ``'apps/v1',
+  'deployments'``.
+* ``arg2``: the version or the name, after the group.
+* ``arg3``: the name, after the group and the version.
+* ``group``: the API group; ``''`` is the core API. Default: any group.
+* ``version``: the version of the group. Default: the preferred version.
+* ``kind``: the kind of the resource, such as ``'Pod'``.
+* ``plural``: the plural name of the resource, such as ``'pods'``.
+* ``singular``: the singular name of the resource, such as ``'pod'``.
+* ``shortcut``: a short name of the resource, such as ``'po'``.
+* ``category``: a category: all its resources are selected, e.g. those of ``'all'``.
 
 **The handler.** See "Write handlers" in the documentation.
 
-* ``id``: a string that identifies the handler in the log and in the stored progress. Default: the
-  qualified name of the function. If there is a field, the field is appended, except for indices.
-  Keep ids stable as long as there are objects.
-* ``param``: any value. The handler gets the value as the argument ``param``. Default: `None`.
+* ``id``: a string that identifies the handler in the log and in the stored progress. Keep it stable
+  as long as there are objects. Default: the qualified name of the function, and the field, if there
+  is one.
+* ``param``: any value. The handler gets it as the argument ``param``. Default: `None`.
 * ``registry``: the `kopf.OperatorRegistry` that gets the handler. Default: the default registry.
 
 **Errors and retries.** See "Handle errors and retries" in the documentation.
 
-* ``errors``: a `kopf.ErrorsMode`, which says what exceptions mean, other than `kopf.TemporaryError`
-  and `kopf.PermanentError`. Default: ``TEMPORARY``, which means a retry; for indices, ``IGNORED``.
-* ``backoff``: the delay in seconds before a retry after such an exception. Default:
-  ``settings.execution.default_backoff`` (60 seconds).
-* ``retries``: the maximum number of attempts, including the first attempt. Default: no limit.
+* ``errors``: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+  `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
 * ``timeout``: the time limit in seconds for all attempts together, delays included. Default: no
   limit.
+* ``retries``: the maximum number of attempts, including the first attempt. Default: no limit.
+* ``backoff``: the delay in seconds before a retry after such an exception. Default:
+  ``settings.execution.default_backoff`` (60 seconds).
 
 **Filters.** An object must satisfy all given filters. A criterion is a value, `kopf.PRESENT`,
 `kopf.ABSENT`, or a function that gets the value as its positional argument and the arguments of the
 handler as keyword arguments. See "Filter objects and changes" in the documentation.
 
-* ``labels``, ``annotations``: a dict of names to criteria. Default: no filter.
+* ``labels``: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or a
+  function of the value. Default: no filter.
+* ``annotations``: a dict of names of annotations to such criteria. Default: no filter.
 * ``when``: a function that gets the arguments of the handler as keyword arguments, and returns
   whether to call the handler. Default: no filter.
 * ``field``: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys. The
   field must be present if no criterion says otherwise. Default: the whole object.
-* ``value``: a criterion for the field. It requires ``field``.
-* ``old``, ``new``: criteria for the value of the field before and after the change. They require
-  ``field``, and exclude ``value``.
+* ``value``: a criterion for the field. It requires ``field``. Default: any value.
+* ``old``: a criterion for the field before the change. It requires ``field``, and excludes
+  ``value``. Default: any value, or none.
+* ``new``: a criterion for the field after the change. It requires ``field``, and excludes
+  ``value``. Default: any value, or none.
 
 Wrong arguments raise an error at once, when the decorator is called or when it gets the function:
 
@@ -216,9 +226,32 @@ def startup(
 
     The operator sends no requests to the cluster before all startup handlers have succeeded. If a
     startup handler fails permanently, the operator does not start. Handlers get ``settings``, and
-    can change them. See "Prepare and clean up the operator" in the documentation.
+    can change them.
 
-    `kopf.on` describes all parameters. All of them are optional.
+    ::
+
+        @kopf.on.startup()
+        def configure(settings, **_):
+            settings.posting.enabled = False
+
+    See "Prepare and clean up the operator" in the documentation.
+
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for an option of a wrong type; for a generator, or a function without
+        ``**_``.
+    :raises ValueError: for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.STARTUP)
 
@@ -237,9 +270,32 @@ def cleanup(
     Register a handler that Kopf calls when the operator has ended its work.
 
     By then, all handling has ended, and all daemons have stopped. Kopf does not call cleanup
-    handlers if the process is killed. See "Prepare and clean up the operator" in the documentation.
+    handlers if the process is killed.
 
-    `kopf.on` describes all parameters. All of them are optional.
+    ::
+
+        @kopf.on.cleanup()
+        async def disconnect(memo, **_):
+            await memo.pool.close()
+
+    See "Prepare and clean up the operator" in the documentation.
+
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for an option of a wrong type; for a generator, or a function without
+        ``**_``.
+    :raises ValueError: for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.CLEANUP)
 
@@ -259,10 +315,32 @@ def login(
 
     The handler returns `kopf.ConnectionInfo` or `kopf.AiohttpSession`, or `None` if it has no
     credentials. Kopf calls all login handlers at the start, and again when the API server rejects
-    the credentials or when they expire. Without login handlers, Kopf uses its own. See
-    "Authenticate to the API server" in the documentation.
+    the credentials or when they expire. Without login handlers, Kopf uses its own.
 
-    `kopf.on` describes all parameters. All of them are optional.
+    ::
+
+        @kopf.on.login()
+        def login(**kwargs):
+            return kopf.login_with_kubeconfig(**kwargs)
+
+    See "Authenticate to the API server" in the documentation.
+
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for an option of a wrong type; for a generator, or a function without
+        ``**_``.
+    :raises ValueError: for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.AUTHENTICATION)
 
@@ -280,10 +358,32 @@ def probe(
     """
     Register a handler whose result the liveness endpoint returns under the id of the handler.
 
-    The result must be JSON. If the handler raises an error, the operator is unhealthy. See "Serve
-    health checks" in the documentation.
+    The result must be JSON. If the handler raises an error, the operator is unhealthy.
 
-    `kopf.on` describes all parameters. All of them are optional.
+    ::
+
+        @kopf.on.probe(id='queue')
+        def count_jobs(memo, **_):
+            return len(memo.jobs)
+
+    See "Serve health checks" in the documentation.
+
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for an option of a wrong type; for a generator, or a function without
+        ``**_``.
+    :raises ValueError: for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.PROBE)
 
@@ -382,23 +482,60 @@ def validate(
     Register an admission handler that can refuse a change before the API server stores the object.
 
     To refuse the change, the handler raises `kopf.AdmissionError` or any other exception. Kopf does
-    not retry the handler. See "Validate and mutate objects" in the documentation.
+    not retry the handler.
 
-    :param operations: the operations to check: a collection of ``'CREATE'``, ``'UPDATE'``,
-        ``'DELETE'``, ``'CONNECT'``. Default: all operations.
+    ::
+
+        @kopf.on.validate('websites', operations=['CREATE', 'UPDATE'])
+        def check_title(spec, **_):
+            if not spec.get('title'):
+                raise kopf.AdmissionError("spec.title must not be empty.")
+
+    See "Validate and mutate objects" in the documentation.
+
     :param operation: one operation. Deprecated: use ``operations``.
-    :param subresource: the subresource to check, e.g. ``'status'``. ``'*'`` means the object itself
-        and all subresources. Default: only the object itself.
+    :param operations: the operations to handle: a collection of ``'CREATE'``, ``'UPDATE'``,
+        ``'DELETE'``, ``'CONNECT'``. Default: all operations.
+    :param subresource: the subresource to handle, e.g. ``'status'``. ``'*'`` means the object
+        itself and all subresources. Default: only the object itself.
     :param persistent: whether the webhook remains in the cluster after the shutdown of the
         operator, so that nobody can change these objects meanwhile. Default: no.
     :param side_effects: whether the handler changes something outside of the object, except in dry
         runs. Default: no.
-    :param ignore_failures: whether the API server accepts the change if it cannot reach the
-        operator. Default: no, the API server refuses the change.
-    :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
-    :raises ValueError: if ``operations`` is empty, or contains something else.
-
-    `kopf.on` describes the other parameters.
+    :param ignore_failures: whether the API server accepts the change, unmodified, if it cannot
+        reach the operator. Default: no, the API server refuses the change.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for wrong resources, options, filters, or functions; for a string as the
+        ``operations``.
+    :raises ValueError: for empty or unknown ``operations``; for `None` as a criterion for a label
+        or an annotation.
     """
     options = {**locals()}
     options['operations'] = _verify_operations(options.pop('operation'), operations)
@@ -499,12 +636,19 @@ def mutate(
     Register an admission handler that can change an object before the API server stores the object.
 
     The handler puts the changes into ``patch``. It can also refuse the change, as handlers of
-    `kopf.on.validate` do. Kopf does not retry the handler. See "Validate and mutate objects" in the
-    documentation.
+    `kopf.on.validate` do. Kopf does not retry the handler.
 
+    ::
+
+        @kopf.on.mutate('websites', operations=['CREATE'])
+        def set_defaults(spec, patch, **_):
+            patch.spec['replicas'] = spec.get('replicas', 1)
+
+    See "Validate and mutate objects" in the documentation.
+
+    :param operation: one operation. Deprecated: use ``operations``.
     :param operations: the operations to handle: a collection of ``'CREATE'``, ``'UPDATE'``,
         ``'DELETE'``, ``'CONNECT'``. Default: all operations.
-    :param operation: one operation. Deprecated: use ``operations``.
     :param subresource: the subresource to handle, e.g. ``'status'``. ``'*'`` means the object
         itself and all subresources. Default: only the object itself.
     :param persistent: whether the webhook remains in the cluster after the shutdown of the
@@ -513,10 +657,38 @@ def mutate(
         runs. Default: no.
     :param ignore_failures: whether the API server accepts the change, unmodified, if it cannot
         reach the operator. Default: no, the API server refuses the change.
-    :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
-    :raises ValueError: if ``operations`` is empty, or contains something else.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for wrong resources, options, filters, or functions; for a string as the
+        ``operations``.
+    :raises ValueError: for empty or unknown ``operations``; for `None` as a criterion for a label
+        or an annotation.
     """
     options = {**locals()}
     options['operations'] = _verify_operations(options.pop('operation'), operations)
@@ -537,7 +709,15 @@ def convert(
     The function gets an object as a dict. It changes the dict in place, or returns another one. It
     gets parts of objects, too, as server-side apply sends them, so any field can be absent. To
     refuse an object, it raises `kopf.Lossy`. Each pair of versions needs a function for each
-    direction. See "Serve several versions of a kind" in the documentation.
+    direction.
+
+    ::
+
+        @kopf.on.convert('websites.example.com', 'v1', 'v2')
+        def upgrade(obj):
+            obj['spec']['heading'] = obj['spec'].pop('title', '')
+
+    See "Serve several versions of a kind" in the documentation.
 
     :param resource: the name of the definition, e.g. ``'databases.example.com'``.
     :param old: the version that the function gets.
@@ -584,12 +764,57 @@ def resume(
 
     Kopf calls the handler once for each such object in the lifetime of the operator, apart from
     retries. If there is also a creation or an update to handle, Kopf calls the resuming handlers
-    together with the handlers of that cause. See "Write handlers" in the documentation.
+    together with the handlers of that cause.
+
+    ::
+
+        @kopf.on.resume('websites')
+        def resumed(name, logger, **_):
+            logger.info(f"{name} existed before the operator started.")
+
+    See "Write handlers" in the documentation.
 
     :param deleted: whether to call the handler also for objects that are being deleted. Default:
         no.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ChangingHandler, locals(), initial=True)
 
@@ -625,9 +850,55 @@ def create(
     Register a handler of new objects: objects that this operator has never handled before.
 
     Kopf retries the handler until it succeeds or fails permanently, and stores its result in the
-    status of the object. See "Write handlers" in the documentation.
+    status of the object.
 
-    `kopf.on` describes all parameters.
+    ::
+
+        @kopf.on.create('websites')
+        def created(spec, patch, **_):
+            patch.status['title'] = spec['title']
+
+    See "Write handlers" in the documentation.
+
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ChangingHandler, locals(), reason=causes.Reason.CREATE)
 
@@ -665,16 +936,60 @@ def update(
     Register a handler of changes in existing objects, or in one field of them.
 
     Only changes of the essence count: everything except the status and the system's own metadata.
-    To handle changes there, name the field. See "Write handlers" and "Filter objects and changes"
-    in the documentation.
+    To handle changes there, name the field.
+
+    ::
+
+        @kopf.on.update('websites', field='spec.title')
+        def renamed(old, new, logger, **_):
+            logger.info(f"The title was {old!r}, and is {new!r}.")
+
+    See "Write handlers" and "Filter objects and changes" in the documentation.
 
     :param field: the field that must have changed; ``old``, ``new``, and ``diff`` of the handler
         contain only this field. Default: the whole object.
-    :param value: a criterion that either the old or the new value of the field must satisfy.
-    :param old: a criterion for the old value of the field. Default: any value, or none.
-    :param new: a criterion for the new value of the field. Default: any value, or none.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param value: a criterion that either the old or the new value of the field must satisfy. It
+        excludes ``old`` and ``new``. Default: any value.
+    :param old: a criterion for the field before the change. It requires ``field``, and excludes
+        ``value``. Default: any value, or none.
+    :param new: a criterion for the field after the change. It requires ``field``, and excludes
+        ``value``. Default: any value, or none.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(
         handlers.ChangingHandler, locals(), reason=causes.Reason.UPDATE, field_needs_change=True)
@@ -712,13 +1027,58 @@ def delete(
     Register a handler of objects whose deletion somebody has requested.
 
     The object remains until the handler has succeeded or failed permanently: Kopf adds a finalizer
-    to the object for this. See "Write handlers" in the documentation.
+    to the object for this.
+
+    ::
+
+        @kopf.on.delete('websites')
+        def deleted(name, memo, **_):
+            memo.hosting.remove(name)
+
+    See "Write handlers" in the documentation.
 
     :param optional: whether the object can disappear without the handler. If so, Kopf adds no
         finalizer for this handler, and calls it only if something else holds the object back.
         Default: no.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     options = {**locals()}
     options['requires_finalizer'] = not options.pop('optional')
@@ -755,19 +1115,62 @@ def field(
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
     """
-    Register a handler of changes in one field, including its first value when the object is
-    created.
+    Register a handler of changes in one field, the first value of a new object included.
 
     Kopf calls the handler when the field is added, changed, or removed. ``old``, ``new``, and
-    ``diff`` of the handler contain only this field. See "Write handlers" and "Filter objects and
-    changes" in the documentation.
+    ``diff`` of the handler contain only this field.
+
+    ::
+
+        @kopf.on.field('websites', field='spec.replicas')
+        def scaled(old, new, logger, **_):
+            logger.info(f"There were {old} replicas, and there are {new}.")
+
+    See "Write handlers" and "Filter objects and changes" in the documentation.
 
     :param field: the field: ``'spec.field'``, or a list or a tuple of keys. Required.
-    :param value: a criterion that either the old or the new value of the field must satisfy.
-    :param old: a criterion for the old value of the field. Default: any value, or none.
-    :param new: a criterion for the new value of the field. Default: any value, or none.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param value: a criterion that either the old or the new value of the field must satisfy. It
+        excludes ``old`` and ``new``. Default: any value.
+    :param old: a criterion for the field before the change. It requires ``field``, and excludes
+        ``value``. Default: any value, or none.
+    :param new: a criterion for the field after the change. It requires ``field``, and excludes
+        ``value``. Default: any value, or none.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.ChangingHandler, locals(), field_needs_change=True)
 
@@ -806,8 +1209,15 @@ def index(
     Kopf calls the function for every object at the start, and whenever an object changes. The keys
     of a returned dict are the keys of the index; all other values go under the key `None`; `None`
     itself changes nothing. Handlers get the index as a keyword argument named by the ``id``.
-    Functions with the same id fill the same index. See `kopf.Index`, and "Index objects in memory"
-    in the documentation.
+    Functions with the same id fill the same index.
+
+    ::
+
+        @kopf.index('pods', labels={'app': kopf.PRESENT})
+        def pods_of_apps(labels, name, **_):
+            return {labels['app']: name}
+
+    See `kopf.Index`, and "Index objects in memory" in the documentation.
 
     :param id: the name of the index. Default: the name of the function, without the field.
     :param errors: what exceptions mean. Default: ``IGNORED``, the previous values of the object
@@ -816,8 +1226,40 @@ def index(
         It must be the same for all functions of the index. Without sharding, it changes nothing.
         See "Scaling: share the work by shards" in the documentation. Default: no, the index has all
         objects.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.IndexingHandler, locals())
 
@@ -850,9 +1292,48 @@ def event(
 
     Kopf stores nothing on the objects for this handler, except its result and its patch. Kopf logs
     errors, and does not retry the handler. After each restart, Kopf calls the handler for all
-    existing objects. See "Write handlers" in the documentation.
+    existing objects.
 
-    `kopf.on` describes all parameters.
+    ::
+
+        @kopf.on.event('pods')
+        def log_phase(event, status, logger, **_):
+            logger.info(f"{event['type']}: {status.get('phase')}")
+
+    See "Write handlers" in the documentation.
+
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.WatchingHandler, locals())
 
@@ -893,10 +1374,20 @@ def daemon(
 
     The function must exit when its argument ``stopped`` is set. Synchronous functions run in
     threads, and Kopf cannot interrupt them. The object remains until its daemons have ended or Kopf
-    has abandoned them. See "Run daemons" in the documentation.
+    has abandoned them.
 
-    :param initial_delay: the delay before the first start, in seconds; or a function that gets the
-        arguments of the handler as keyword arguments, and returns seconds. Default: no delay.
+    ::
+
+        @kopf.daemon('websites', cancellation_timeout=10)
+        async def poll(stopped, memo, name, **_):
+            while not await stopped.wait(60):
+                await memo.hosting.ping(name)
+
+    See "Run daemons" in the documentation.
+
+    :param initial_delay: the delay in seconds before the first call for an object; or a function
+        that gets the arguments of the handler as keyword arguments, and returns seconds. Default:
+        no delay.
     :param cancellation_backoff: how long, in seconds, the daemon has to exit after ``stopped`` is
         set, before Kopf cancels it. Default: no extra time.
     :param cancellation_timeout: how long, in seconds, the daemon has to exit after Kopf has
@@ -905,8 +1396,45 @@ def daemon(
     :param cancellation_polling: how often, in seconds, Kopf checks a daemon without a
         ``cancellation_timeout``, and logs that it waits. Default:
         ``settings.background.cancellation_polling`` (60 seconds).
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.DaemonHandler, locals())
 
@@ -946,20 +1474,65 @@ def timer(
     Register a function that Kopf calls repeatedly for each object, as long as the object exists.
 
     After an error, Kopf calls the function again after the ``backoff`` or the ``delay`` of the
-    error, instead of the interval. A permanent error stops the timer of this object. See "Run
-    timers" in the documentation.
+    error, instead of the interval. A permanent error stops the timer of this object.
+
+    ::
+
+        @kopf.timer('websites', interval=60)
+        def measure(name, memo, patch, **_):
+            patch.status['visits'] = memo.hosting.count(name)
+
+    See "Run timers" in the documentation.
 
     :param interval: the time in seconds between the end of one call and the beginning of the next
         call. Default: without ``idle`` too, Kopf calls the function only once.
+    :param initial_delay: the delay in seconds before the first call for an object; or a function
+        that gets the arguments of the handler as keyword arguments, and returns seconds. Default:
+        no delay.
     :param sharp: whether the interval is between the beginnings of calls; Kopf skips missed calls.
         Default: no.
     :param idle: how long, in seconds, the object must not have changed before a call. Without
         ``interval``, Kopf calls the function once each time the object has come to rest. Default:
         0.
-    :param initial_delay: the delay before the first call, in seconds; or a function that gets the
-        arguments of the handler as keyword arguments, and returns seconds. Default: no delay.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     return _declare(handlers.TimerHandler, locals())
 
@@ -1004,7 +1577,16 @@ def reconcile(
     The function returns or yields manifests. Kopf creates, changes, and deletes the owned resources
     accordingly, by server-side apply. Kopf calls the function for each object after the start, and
     whenever the object or one of its owned resources has changed. If the function returns `None`,
-    Kopf applies and deletes nothing. See "Reconcile owned resources" in the documentation.
+    Kopf applies and deletes nothing.
+
+    ::
+
+        @kopf.reconcile('websites', owns=['configmaps'])
+        def website(spec, name, **_):
+            return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+                    'data': {'index.html': f"<h1>{spec['title']}</h1>"}}
+
+    See "Reconcile owned resources" in the documentation.
 
     :param owns: the kinds of owned resources: each is a name, such as ``'deployments'`` or
         ``'deployments.apps'``, or a tuple of the group, the version, and the name. Default: none.
@@ -1027,8 +1609,43 @@ def reconcile(
         the status of the object. Default: no.
     :param backoff: the delay in seconds before the next attempt after an error. Default: it doubles
         from ``settings.reconciling.error_delay`` to ``settings.reconciling.max_error_delay``.
-
-    `kopf.on` describes the other parameters.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param id: a string that identifies the handler in the log and in the stored progress. Keep it
+        stable as long as there are objects. Default: the qualified name of the function, and the
+        field, if there is one.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
+        ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
     """
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
@@ -1063,13 +1680,44 @@ def subhandler(
 
     Kopf calls the parent handler again for each attempt of its sub-handlers, until all of them have
     finished. The parent must register the same sub-handlers in each call. Their ids begin with the
-    id of the parent. See "Split handlers into sub-handlers" in the documentation.
+    id of the parent.
+
+    ::
+
+        @kopf.on.create('websites')
+        def created(**_):
+            @kopf.subhandler()
+            def upload(spec, **_): ...
+
+    See "Split handlers into sub-handlers" in the documentation.
 
     :param id: the id of the sub-handler, after the id of the parent and a slash. Default: the name
         of the function.
-    :raises LookupError: when the function is decorated outside of a handler of changes.
-
-    `kopf.on` describes the other parameters.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param field: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys.
+        The field must be present if no criterion says otherwise. Default: the whole object.
+    :param value: a criterion for the field. It requires ``field``. Default: any value.
+    :param old: a criterion for the field before the change. It requires ``field``, and excludes
+        ``value``. Default: any value, or none.
+    :param new: a criterion for the field after the change. It requires ``field``, and excludes
+        ``value``. Default: any value, or none.
+    :raises TypeError: for an option of a wrong type; for ``value``, ``old``, or ``new`` without
+        ``field``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
+    :raises LookupError: outside of a handler of changes.
     """
     path = _verify(labels, annotations, field, value, old, new)
 
@@ -1108,13 +1756,37 @@ def register(
     """
     Register a function as a sub-handler: the same as `kopf.subhandler`, but not as a decorator.
 
+    ::
+
+        @kopf.on.create('websites')
+        def created(spec, **_):
+            for language in spec['languages']:
+                kopf.register(functools.partial(upload, language=language), id=language)
+
+    See "Split handlers into sub-handlers" in the documentation.
+
     :param fn: the function. For lambdas and partial functions, set the ``id``, too.
     :param id: the id of the sub-handler, after the id of the parent and a slash. Default: the name
         of the function.
-    :raises LookupError: outside of handlers of changes.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param errors: a `kopf.ErrorsMode`: what exceptions mean, other than `kopf.TemporaryError` and
+        `kopf.PermanentError`. Default: ``TEMPORARY``, a retry.
+    :param timeout: the time limit in seconds for all attempts together, delays included. Default:
+        no limit.
+    :param retries: the maximum number of attempts, including the first attempt. Default: no limit.
+    :param backoff: the delay in seconds before a retry after such an exception. Default:
+        ``settings.execution.default_backoff`` (60 seconds).
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
     :returns: the function.
-
-    `kopf.on` describes the other parameters.
+    :raises TypeError: for an option of a wrong type; for ``value``, ``old``, or ``new`` without
+        ``field``.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
+        neither a string nor strings; for a callable without a name, if there is no ``id``.
+    :raises LookupError: outside of a handler of changes.
     """
     return subhandler(
         id=id, param=param,

@@ -25,6 +25,7 @@ from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 import charts
+import docstrings
 import kopf
 import kopf.testing
 from kopf import cli
@@ -256,6 +257,17 @@ def hide_markers(app: Sphinx, fn: Any, bound_method: bool) -> None:
             for param in signature.parameters.values()])
 
 
+def hide_shared(
+        app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Leave out what `kopf.on` describes for all decorators: the page has it once."""
+    head, fields = docstrings.split('\n'.join(lines))
+    own = {key: field for key, field in fields.items()
+           if ' '.join(' '.join(field).split()) != f':{key}: {docstrings.SHARED.get(key)}'}
+    if what == 'function' and len(own) < len(fields):
+        lines[:] = [*head, '', *(line for field in own.values() for line in field), '',
+                    '`kopf.on` describes the other parameters and errors.', '']
+
+
 def make_link(name: str, content: nodes.Node) -> addnodes.pending_xref:
     return addnodes.pending_xref(
         '', content, refdomain='py', reftype='obj', reftarget=name, refexplicit=True)
@@ -275,6 +287,7 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role('kopf-name', NameRole())
+    app.connect('autodoc-process-docstring', hide_shared)
     app.connect('autodoc-before-process-signature', hide_markers, priority=900)  # after autodoc's
     app.add_transform(LinkNames)
     app.add_transform(LinkPages)

@@ -25,6 +25,14 @@ def set_condition(
     is a new generation. Nothing is written if the condition is already so. Other conditions stay as
     they are.
 
+    ::
+
+        @kopf.on.create('websites')
+        def created(patch, **_):
+            kopf.set_condition(patch, 'Ready', True, 'Uploaded', "The pages are uploaded.")
+
+    See "Return results" in the documentation.
+
     :param patch: the patch of the handler.
     :param type: the type of the condition, e.g. ``Ready``.
     :param status: ``'True'``, ``'False'``, ``'Unknown'``; or `True`, `False`, `None`.

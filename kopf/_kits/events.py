@@ -32,7 +32,13 @@ def event(
     Post a Kubernetes event about one or several objects, in the background.
 
     Kopf posts nothing if ``settings.posting.enabled`` is off, and nothing about objects that are
-    Kubernetes events themselves. See "Read logs and post events" in the documentation.
+    Kubernetes events themselves.
+
+    ::
+
+        kopf.event(body, type='Normal', reason='Uploaded', message="The pages are uploaded.")
+
+    See "Read logs and post events" in the documentation.
 
     :param objs: an object, or an iterable of objects, each of which gets the same event. An object
         is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
@@ -58,9 +64,26 @@ def info(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post a Kubernetes event of the type ``Normal``, unless ``settings.posting.level`` is above INFO.
+    Post a Kubernetes event of the type ``Normal``.
 
-    `kopf.event` describes the parameters and the errors.
+    Kopf posts nothing if ``settings.posting.level`` is above INFO.
+
+    ::
+
+        kopf.info(body, reason='Uploaded', message="The pages are uploaded.")
+
+    See "Read logs and post events" in the documentation.
+
+    :param objs: an object, or an iterable of objects, each of which gets the same event. An object
+        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
+        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+    :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
+    :param message: a text for people. Kopf cuts the middle out of messages longer than 1024 bytes.
+        Default: empty.
+    :param backoffs: the pauses in seconds between the attempts to post the event. Default:
+        ``settings.posting.default_backoffs``.
+    :raises LookupError: outside of handlers, unless exactly one operator runs in the process.
+    :raises TypeError: if ``objs`` is neither an object nor an iterable of objects.
     """
     _enqueue(objs, 'Normal', reason, message, backoffs, level=logging.INFO)
 
@@ -73,10 +96,26 @@ def warn(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post a Kubernetes event of the type ``Warning``, unless ``settings.posting.level`` is above
-    WARNING.
+    Post a Kubernetes event of the type ``Warning``.
 
-    `kopf.event` describes the parameters and the errors.
+    Kopf posts nothing if ``settings.posting.level`` is above WARNING.
+
+    ::
+
+        kopf.warn(body, reason='Full', message="The disk is nearly full.")
+
+    See "Read logs and post events" in the documentation.
+
+    :param objs: an object, or an iterable of objects, each of which gets the same event. An object
+        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
+        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+    :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
+    :param message: a text for people. Kopf cuts the middle out of messages longer than 1024 bytes.
+        Default: empty.
+    :param backoffs: the pauses in seconds between the attempts to post the event. Default:
+        ``settings.posting.default_backoffs``.
+    :raises LookupError: outside of handlers, unless exactly one operator runs in the process.
+    :raises TypeError: if ``objs`` is neither an object nor an iterable of objects.
     """
     _enqueue(objs, 'Warning', reason, message, backoffs, level=logging.WARNING)
 
@@ -90,15 +129,30 @@ def exception(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post a Kubernetes event of the type ``Warning``, unless ``settings.posting.level`` is above
-    ERROR.
+    Post a Kubernetes event about an exception, of the type ``Warning``.
 
+    Kopf posts nothing if ``settings.posting.level`` is above ERROR.
+
+    ::
+
+        try:
+            upload(body)
+        except OSError:
+            kopf.exception(body, message="The pages are not uploaded:")
+
+    See "Read logs and post events" in the documentation.
+
+    :param exc: the exception. Default: the exception that is being handled, if any.
+    :param objs: an object, or an iterable of objects, each of which gets the same event. An object
+        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
+        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
     :param reason: one word in CamelCase. Default: the name of the exception's class, or ``'Error'``
         if there is no exception.
     :param message: a text for people. Kopf appends the text of the exception. Default: empty.
-    :param exc: the exception. Default: the exception that is being handled, if any.
-
-    `kopf.event` describes the other parameters and the errors.
+    :param backoffs: the pauses in seconds between the attempts to post the event. Default:
+        ``settings.posting.default_backoffs``.
+    :raises LookupError: outside of handlers, unless exactly one operator runs in the process.
+    :raises TypeError: if ``objs`` is neither an object nor an iterable of objects.
     """
     exc = sys.exc_info()[1] if exc is None else exc
     if exc is not None:

@@ -18,8 +18,13 @@ def protected(
 
     The deletion is refused by an admission webhook, with a message that says what to do. If it was
     not, e.g. because the operator was down, the object has a finalizer: its deletion waits, with
-    the condition ``Protected``, and no handlers are called for it, until the field is false. See
-    "Protect objects from deletion" in the documentation.
+    the condition ``Protected``, and no handlers are called for it, until the field is false.
+
+    ::
+
+        kopf.protected('websites', field='spec.protected')
+
+    See "Protect objects from deletion" in the documentation.
 
     :param arguments: the resource, as in decorators: a name, a group and a name, a class of
         `kopf.crd`, etc.

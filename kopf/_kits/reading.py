@@ -36,6 +36,14 @@ def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[An
     ``obj = kopf.get('secrets', 'name').result()``. If the operator keeps the objects of this kind,
     as for daemons and timers, the result is what the operator knows, without a request.
 
+    ::
+
+        @kopf.on.create('websites')
+        async def created(spec, **_):
+            theme = await kopf.get('configmaps', spec['theme'])
+
+    See "Read other objects" in the documentation.
+
     :param kind: a resource, as in decorators, in one string or as a tuple: ``'pods'``,
         ``('apps', 'v1', 'deployments')``; or a class of `kopf.crd`.
     :param name: the name of the object.
@@ -68,6 +76,14 @@ def list_(
 ) -> Application[list[Any]]:
     """
     Read all objects of a kind, in the same way as by `kopf.get`.
+
+    ::
+
+        @kopf.timer('websites', interval=60)
+        async def count(name, patch, **_):
+            patch.status['pods'] = len(await kopf.list_('pods', labels={'app': name}))
+
+    See "Read other objects" in the documentation.
 
     :param kind: a resource, or a class of `kopf.crd`, as in `kopf.get`.
     :param namespace: the namespace; or `kopf.EVERYTHING`: all namespaces. Default: that of the

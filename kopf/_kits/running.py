@@ -116,11 +116,56 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     """
     Start an operator, and return its root tasks, which are for `kopf.run_tasks`.
 
-    To stop the operator, cancel any of the root tasks. `kopf.operator` describes the parameters.
+    To stop the operator, cancel any of the root tasks.
 
+    ::
+
+        tasks = await kopf.spawn_tasks(clusterwide=True)
+        await kopf.run_tasks(tasks)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param clusterwide: whether to serve all namespaces. It excludes ``namespaces``. Default: no;
+        but if there are no ``namespaces`` either, the operator is cluster-wide, with a warning.
+    :param namespaces: the namespaces to serve: names, patterns such as ``'dev-*'``, or regular
+        expressions. Default: none.
+    :param namespace: one more item of ``namespaces``. Deprecated: use ``namespaces``.
+    :param registry: the handlers. Default: the default registry, which gets the handlers of all
+        decorators without ``registry=``.
+    :param lifecycle: which of the due handlers of an object Kopf calls, and in which order; see
+        `kopf.lifecycles`. Default: the lifecycle of `kopf.set_default_lifecycle`.
+    :param settings: the settings. The peering parameters below change them. Default: new
+        `kopf.OperatorSettings`.
+    :param memo: what activity handlers get as ``memo``. Each object gets its own shallow copy.
+        Default: an empty `kopf.Memo`.
+    :param standalone: whether to ignore peerings. Default: ``settings.peering.standalone``.
+    :param priority: the priority in the peering, an integer. Default:
+        ``settings.peering.priority``.
+    :param peering_name: the name of the peering, which becomes mandatory. Default:
+        ``settings.peering.name``.
+    :param identity: the name of this operator in the peering, or in its Lease. Default: ``$POD_ID``
+        if it is set, otherwise a name made of the user, the host, and the time.
+    :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
+        Default: Kopf serves none.
+    :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
+        ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
+    :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
+        set. Default: none.
+    :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
+        startup handlers have succeeded and the credentials are available. Default: none.
+    :param vault: the credentials. Default: the login handlers provide them.
+    :param indexers: the indices, if the application reads them. Default: internal ones.
+    :param insights: the observed resources and namespaces, if the application reads them. Default:
+        internal ones.
+    :param memories: ignored; accepted for compatibility.
+    :param _command: a coroutine to run instead of the operator. Internal.
+    :param _observer: what is notified of attempts and writes. Internal.
+    :param _shadow: what compares the operator with another one. Internal.
     :returns: the root tasks.
-    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given.
-    :raises EndpointError: if the liveness endpoint is not a valid URL.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
+        an event nor a future.
+    :raises LoginError: if there are no credentials that the API server accepts.
+    :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     """
     options = Options(**parameters)
     settings = configuration.OperatorSettings() if options.settings is None else options.settings
@@ -155,7 +200,14 @@ async def operator(**parameters: Any) -> None:
 
     The operator stops when its task is cancelled; when the ``stop_flag`` is set; on SIGINT and
     SIGTERM, if it runs in the main thread; or on an error that it cannot recover from, e.g. when a
-    startup handler fails permanently. See "Embed an operator in a program" in the documentation.
+    startup handler fails permanently.
+
+    ::
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(kopf.operator(clusterwide=True))
+
+    See "Embed an operator in a program" in the documentation.
 
     :param clusterwide: whether to serve all namespaces. It excludes ``namespaces``. Default: no;
         but if there are no ``namespaces`` either, the operator is cluster-wide, with a warning.
@@ -213,10 +265,56 @@ def run(**parameters: Any) -> None:
     """
     Run an operator from synchronous code, and return when it has stopped.
 
-    :param loop: the event loop to run in. Default: a new loop, as `asyncio.run` makes it.
+    It stops for the reasons for which `kopf.operator` stops.
 
-    `kopf.operator` describes the other parameters, the reasons to stop, and the errors. See "Embed
-    an operator in a program" in the documentation.
+    ::
+
+        kopf.run(namespaces=['default'], standalone=True)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param loop: the event loop to run in. Default: a new loop, as `asyncio.run` makes it.
+    :param clusterwide: whether to serve all namespaces. It excludes ``namespaces``. Default: no;
+        but if there are no ``namespaces`` either, the operator is cluster-wide, with a warning.
+    :param namespaces: the namespaces to serve: names, patterns such as ``'dev-*'``, or regular
+        expressions. Default: none.
+    :param namespace: one more item of ``namespaces``. Deprecated: use ``namespaces``.
+    :param registry: the handlers. Default: the default registry, which gets the handlers of all
+        decorators without ``registry=``.
+    :param lifecycle: which of the due handlers of an object Kopf calls, and in which order; see
+        `kopf.lifecycles`. Default: the lifecycle of `kopf.set_default_lifecycle`.
+    :param settings: the settings. The peering parameters below change them. Default: new
+        `kopf.OperatorSettings`.
+    :param memo: what activity handlers get as ``memo``. Each object gets its own shallow copy.
+        Default: an empty `kopf.Memo`.
+    :param standalone: whether to ignore peerings. Default: ``settings.peering.standalone``.
+    :param priority: the priority in the peering, an integer. Default:
+        ``settings.peering.priority``.
+    :param peering_name: the name of the peering, which becomes mandatory. Default:
+        ``settings.peering.name``.
+    :param identity: the name of this operator in the peering, or in its Lease. Default: ``$POD_ID``
+        if it is set, otherwise a name made of the user, the host, and the time.
+    :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
+        Default: Kopf serves none.
+    :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
+        ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
+    :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
+        set. Default: none.
+    :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
+        startup handlers have succeeded and the credentials are available. Default: none.
+    :param vault: the credentials. Default: the login handlers provide them.
+    :param indexers: the indices, if the application reads them. Default: internal ones.
+    :param insights: the observed resources and namespaces, if the application reads them. Default:
+        internal ones.
+    :param memories: ignored; accepted for compatibility.
+    :param _command: a coroutine to run instead of the operator. Internal.
+    :param _observer: what is notified of attempts and writes. Internal.
+    :param _shadow: what compares the operator with another one. Internal.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
+        an event nor a future.
+    :raises LoginError: if there are no credentials that the API server accepts.
+    :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
+    :raises Exception: if a startup or cleanup handler has failed permanently.
     """
     loop: asyncio.AbstractEventLoop | None = parameters.pop('loop', None)
     coro = operator(**parameters)
@@ -234,12 +332,18 @@ async def run_tasks(
         return_when: str = asyncio.FIRST_COMPLETED,
 ) -> None:
     """
-    Wait until any of the root tasks ends; then, stop the other root tasks, and all other tasks of
-    the event loop.
+    Wait until any of the root tasks ends; then, stop all other tasks of the event loop.
 
     Kopf cancels the root tasks at once. The other tasks are those that handlers have started: they
     have 5 seconds to end, and then Kopf cancels them. Asyncio does not know which task has started
     which, so Kopf stops all tasks of the event loop except the ``ignored`` ones.
+
+    ::
+
+        tasks = await kopf.spawn_tasks(clusterwide=True)
+        await kopf.run_tasks(tasks)
+
+    See "Embed an operator in a program" in the documentation.
 
     :param root_tasks: the tasks that `kopf.spawn_tasks` has returned.
     :param ignored: the tasks of your application, which Kopf must not stop. Default: none.

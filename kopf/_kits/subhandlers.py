@@ -22,10 +22,18 @@ async def execute(
     If some sub-handlers must be retried later, this function raises an error. Do not catch the
     error: Kopf calls the handler again when a sub-handler is due. So, the code after this call runs
     only after all sub-handlers have finished. Without this call, Kopf executes the sub-handlers
-    after the handler. See "Split handlers into sub-handlers" in the documentation.
+    after the handler.
 
     At most one of ``fns``, ``handlers``, and ``registry`` specifies the sub-handlers. Default:
     those that the handler has registered by `kopf.subhandler` and `kopf.register`.
+
+    ::
+
+        @kopf.on.create('websites')
+        async def created(**_):
+            await kopf.execute(fns=[upload, announce])
+
+    See "Split handlers into sub-handlers" in the documentation.
 
     :param fns: functions: a mapping by ids, or an iterable; then, the ids are the names of
         functions.

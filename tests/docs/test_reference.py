@@ -2,7 +2,6 @@
 import ast
 import dataclasses
 import inspect
-import operator
 import re
 import xml.etree.ElementTree
 
@@ -39,40 +38,6 @@ def test_all_lifecycles_are_in_the_reference():
 
 def test_all_names_for_testing_are_in_the_reference():
     assert {f'kopf.testing.{name}' for name in testing.__all__} <= NAMES
-
-
-def get_described_parameters(fn):
-    """The parameters in the docstring, and in those that the docstring refers to."""
-    text = inspect.getdoc(fn)
-    names = set(re.findall(r'^:param (\w+):', text, re.MULTILINE))
-    for other in re.findall(r'`(kopf[\w.]+)` describes', text):
-        if other == 'kopf.on':
-            names |= {'arg1', 'arg2', 'arg3', *re.findall(r'``(\w+)``', on.__doc__)}
-        else:
-            names |= get_described_parameters(operator.attrgetter(other.partition('.')[2])(kopf))
-    return names
-
-
-@pytest.mark.parametrize('fn', [
-    pytest.param(fn, id=name)
-    for module in [kopf, on, testing]
-    for name, fn in inspect.getmembers(module, inspect.isfunction)
-    if fn.__module__.startswith('kopf') and not name.startswith('_')])
-def test_all_parameters_of_functions_are_described(fn):
-    assert set(inspect.signature(fn).parameters) - {'_'} <= get_described_parameters(fn)
-
-
-@pytest.mark.parametrize('cls', [
-    kopf.AdmissionError, kopf.AiohttpSession, kopf.AnnotationsDiffBaseStorage,
-    kopf.AnnotationsProgressStorage, kopf.ConnectionInfo, kopf.MultiDiffBaseStorage,
-    kopf.MultiProgressStorage, kopf.Patch, kopf.SmartProgressStorage, kopf.StatusDiffBaseStorage,
-    kopf.StatusProgressStorage, kopf.TemporaryError, kopf.WebhookAutoTunnel,
-    kopf.WebhookNgrokTunnel, kopf.WebhookServer,
-    testing.API, testing.Client, testing.FakeCloud, testing.Fault, testing.KopfRunner,
-    testing.Operator, testing.Sandbox, testing.Session,
-])
-def test_all_parameters_of_classes_are_described(cls):
-    assert set(inspect.signature(cls).parameters) <= get_described_parameters(cls)
 
 
 def test_docstrings_refer_to_existing_pages():

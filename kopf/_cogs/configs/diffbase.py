@@ -22,8 +22,9 @@ LARGE = 64 * 1024
 
 class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.StorageStanzaCleaner):
     """
-    The base class of storages of the last-handled state: the essence of an object when its latest
-    handling cycle ended.
+    The base class of storages of the last-handled state of objects.
+
+    That is the essence of an object when its latest handling cycle ended.
 
     The essence is the object without its status and the system's own metadata. To store the essence
     elsewhere than on the object, inherit, and implement `fetch` and `store`. A storage is for

@@ -52,13 +52,20 @@ def login_with_kubeconfig(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials of the current context in the kubeconfigs: the files in ``$KUBECONFIG``, or
-    else ``~/.kube/config``.
+    Get the credentials of the current context in the kubeconfigs.
 
-    Several files are merged as kubectl does: of items with the same name, the first one is used.
-    Absent files are ignored. The function blocks while a credential plugin runs, for up to 60
-    seconds. It can be called in a login handler with all arguments of the handler. See
-    "Authenticate to the API server" in the documentation.
+    These are the files in ``$KUBECONFIG``, or else ``~/.kube/config``. Several files are merged as
+    kubectl does: of items with the same name, the first one is used. Absent files are ignored. The
+    function blocks while a credential plugin runs, for up to 60 seconds. It can be called in a
+    login handler with all arguments of the handler.
+
+    ::
+
+        @kopf.on.login()
+        def login(**kwargs):
+            return kopf.login_with_kubeconfig(**kwargs)
+
+    See "Authenticate to the API server" in the documentation.
 
     :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
         none.

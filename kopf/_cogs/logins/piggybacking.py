@@ -46,12 +46,19 @@ def login_via_client(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials by the official client (the library ``kubernetes``): in a pod, those of the
-    service account; elsewhere, those of the kubeconfigs.
+    Get the credentials by the official client, the library ``kubernetes``.
 
-    This also sets the default configuration of the library, so that handlers can use the library.
-    The function can be called in a login handler with all arguments of the handler. See
-    "Authenticate to the API server" in the documentation.
+    In a pod, these are those of the service account; elsewhere, those of the kubeconfigs. This also
+    sets the default configuration of the library, so that handlers can use the library. The
+    function can be called in a login handler with all arguments of the handler.
+
+    ::
+
+        @kopf.on.login()
+        def login(**kwargs):
+            return kopf.login_via_client(**kwargs)
+
+    See "Authenticate to the API server" in the documentation.
 
     :param logger: where to log which credentials are used. Default: a logger of Kopf.
     :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
@@ -89,8 +96,17 @@ async def login_via_async_client(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials by the asynchronous client (the library ``kubernetes_asyncio``), in the same
-    way as `kopf.login_via_client`.
+    Get the credentials by the asynchronous client, the library ``kubernetes_asyncio``.
+
+    It works in the same way as `kopf.login_via_client`.
+
+    ::
+
+        @kopf.on.login()
+        def login(**kwargs):
+            return kopf.login_via_async_client(**kwargs)
+
+    See "Authenticate to the API server" in the documentation.
 
     :param logger: where to log which credentials are used. Default: a logger of Kopf.
     :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
@@ -124,8 +140,17 @@ def login_via_pykube(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials by pykube-ng (the library ``pykube``): in a pod, those of the service
-    account; elsewhere, those of the kubeconfigs.
+    Get the credentials by pykube-ng, the library ``pykube``.
+
+    In a pod, these are those of the service account; elsewhere, those of the kubeconfigs.
+
+    ::
+
+        @kopf.on.login()
+        def login(**kwargs):
+            return kopf.login_via_pykube(**kwargs)
+
+    See "Authenticate to the API server" in the documentation.
 
     :param logger: where to log which credentials are used. Default: a logger of Kopf.
     :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:

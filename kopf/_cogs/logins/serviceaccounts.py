@@ -22,8 +22,15 @@ def login_with_service_account(
     Get the credentials of the service account, from the files that Kubernetes mounts into pods.
 
     Kubernetes rotates the token: Kopf reads it again when its file changes. The function can be
-    called in a login handler with all arguments of the handler. See "Authenticate to the API
-    server" in the documentation.
+    called in a login handler with all arguments of the handler.
+
+    ::
+
+        @kopf.on.login()
+        def login(**kwargs):
+            return kopf.login_with_service_account(**kwargs)
+
+    See "Authenticate to the API server" in the documentation.
 
     :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
         none.

@@ -356,6 +356,13 @@ def build_object_reference(body: Body) -> ObjectReference:
     """
     Make a reference to an object, as Kubernetes events contain it in ``involvedObject``.
 
+    ::
+
+        reference = kopf.build_object_reference(body)
+        print(reference['kind'], reference['name'])
+
+    See "Read logs and post events" in the documentation.
+
     :param body: the object.
     :returns: a dict with ``apiVersion``, ``kind``, ``name``, ``uid``, ``namespace``, as far as the
         object has them.
@@ -379,6 +386,12 @@ def build_owner_reference(
 ) -> OwnerReference:
     """
     Make a reference to an object as an owner, for ``metadata.ownerReferences`` of owned resources.
+
+    ::
+
+        pod['metadata']['ownerReferences'] = [kopf.build_owner_reference(body)]
+
+    See "Create owned resources" in the documentation.
 
     :param body: the owner.
     :param controller: the value of ``controller``; `None` omits it.

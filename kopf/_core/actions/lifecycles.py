@@ -23,22 +23,62 @@ class LifeCycleFn(Protocol):
 
 
 def all_at_once(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """Call all due handlers, one after another, in the order of their declaration."""
+    """
+    Call all due handlers, one after another, in the order of their declaration.
+
+    ::
+
+        kopf.run(clusterwide=True, lifecycle=kopf.lifecycles.all_at_once)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param handlers: the due handlers.
+    """
     return handlers
 
 
 def one_by_one(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """Call only the first due handler."""
+    """
+    Call only the first due handler.
+
+    ::
+
+        kopf.run(clusterwide=True, lifecycle=kopf.lifecycles.one_by_one)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param handlers: the due handlers.
+    """
     return handlers[:1]
 
 
 def randomized(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """Call one due handler, selected at random."""
+    """
+    Call one due handler, selected at random.
+
+    ::
+
+        kopf.run(clusterwide=True, lifecycle=kopf.lifecycles.randomized)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param handlers: the due handlers.
+    """
     return [random.choice(handlers)] if handlers else []
 
 
 def shuffled(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """Call all due handlers in a random order."""
+    """
+    Call all due handlers in a random order.
+
+    ::
+
+        kopf.run(clusterwide=True, lifecycle=kopf.lifecycles.shuffled)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param handlers: the due handlers.
+    """
     return random.sample(handlers, k=len(handlers))
 
 
@@ -49,8 +89,18 @@ def asap(
         **_: Any,
 ) -> Sequence[handlers_.Handler]:
     """
-    Call the due handler with the fewest attempts so far, so that a failing handler does not delay
-    the others. This is the default.
+    Call the due handler with the fewest attempts so far. This is the default.
+
+    So, a failing handler does not delay the others.
+
+    ::
+
+        kopf.run(clusterwide=True, lifecycle=kopf.lifecycles.asap)
+
+    See "Embed an operator in a program" in the documentation.
+
+    :param handlers: the due handlers.
+    :param state: the progress of the handlers.
     """
     if len(handlers) < 2:
         return handlers
@@ -64,13 +114,27 @@ _default_lifecycle: LifeCycleFn = asap
 
 
 def get_default_lifecycle() -> LifeCycleFn:
-    """Get the lifecycle of operators that run without ``lifecycle=``."""
+    """
+    Get the lifecycle of operators that run without ``lifecycle=``.
+
+    ::
+
+        kopf.run(clusterwide=True, lifecycle=kopf.get_default_lifecycle())
+
+    See "Embed an operator in a program" in the documentation.
+    """
     return _default_lifecycle
 
 
 def set_default_lifecycle(lifecycle: LifeCycleFn | None) -> None:
     """
     Set the lifecycle of operators that run without ``lifecycle=``.
+
+    ::
+
+        kopf.set_default_lifecycle(kopf.lifecycles.one_by_one)
+
+    See "Embed an operator in a program" in the documentation.
 
     :param lifecycle: a function of `kopf.lifecycles`, or another function of the same signature.
         `None` restores `kopf.lifecycles.asap`.

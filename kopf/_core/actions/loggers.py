@@ -242,8 +242,14 @@ def configure(
     Configure the log of the whole process, which goes to stderr. The command ``kopf run`` calls it.
 
     By default, the log shows messages from INFO up. Another call replaces the previous
-    configuration. Other handlers of the root logger are not affected. See "Configure the operator"
-    in the documentation.
+    configuration. Other handlers of the root logger are not affected.
+
+    ::
+
+        kopf.configure(verbose=True, log_format=kopf.LogFormat.JSON)
+        kopf.run(clusterwide=True)
+
+    See "Configure the operator" in the documentation.
 
     :param debug: whether to show also debugging messages, including those of asyncio and of the
         HTTP library. Default: no.

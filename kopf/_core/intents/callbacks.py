@@ -192,6 +192,13 @@ def not_(fn: _FnT) -> _FnT:
     """
     Make a filter that is true when the function is false.
 
+    ::
+
+        @kopf.on.create('websites', labels={'tier': kopf.not_(is_internal)})
+        def publish(**_): ...
+
+    See "Filter objects and changes" in the documentation.
+
     :param fn: a function for filters: of values or of whole objects.
     :returns: a function for filters of the same sort. See "Filter objects and changes" in the
         documentation.
@@ -205,6 +212,13 @@ def all_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
     """
     Make a filter that is true when all functions are true, or when there are none.
 
+    ::
+
+        @kopf.on.create('websites', when=kopf.all_([is_public, is_paid]))
+        def publish(**_): ...
+
+    See "Filter objects and changes" in the documentation.
+
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
     """
@@ -217,6 +231,13 @@ def any_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
     """
     Make a filter that is true when at least one of the functions is true.
 
+    ::
+
+        @kopf.on.create('websites', when=kopf.any_([is_public, is_paid]))
+        def publish(**_): ...
+
+    See "Filter objects and changes" in the documentation.
+
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
     """
@@ -228,6 +249,13 @@ def any_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 def none_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
     """
     Make a filter that is true when all functions are false, or when there are none.
+
+    ::
+
+        @kopf.on.create('websites', when=kopf.none_([is_draft, is_old]))
+        def publish(**_): ...
+
+    See "Filter objects and changes" in the documentation.
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.

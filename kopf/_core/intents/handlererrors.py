@@ -26,6 +26,13 @@ class PermanentError(Exception):
     """
     Raise this error to stop the retries: the handler has failed permanently.
 
+    ::
+
+        @kopf.on.create('websites')
+        def created(spec, **_):
+            if spec['replicas'] > 10:
+                raise kopf.PermanentError("There can be at most 10 replicas.")
+
     See "Handle errors and retries" in the documentation.
     """
 
@@ -34,10 +41,17 @@ class TemporaryError(Exception):
     """
     Raise this error to retry the handler after a delay.
 
+    ::
+
+        @kopf.on.create('websites')
+        def created(spec, **_):
+            if not is_resolved(spec['host']):
+                raise kopf.TemporaryError("The host is not resolved yet.", delay=10)
+
     See "Handle errors and retries" in the documentation.
 
     :param msg: the message for the log. Default: none.
-    :param delay: the delay in seconds before the next attempt; `None` means no delay.
+    :param delay: the delay in seconds before the next attempt; `None` means no delay. Default: 60.
     :raises TypeError: if the delay is not a number.
     """
 
@@ -66,6 +80,13 @@ class HandlerChildrenRetry(TemporaryError):
 class AdmissionError(PermanentError):
     """
     Raise this error in an admission handler to refuse the change.
+
+    ::
+
+        @kopf.on.validate('websites')
+        def check_title(spec, **_):
+            if not spec.get('title'):
+                raise kopf.AdmissionError("spec.title must not be empty.", code=422)
 
     See "Validate and mutate objects" in the documentation.
 

@@ -147,13 +147,27 @@ _default_registry = OperatorRegistry()
 
 
 def get_default_registry() -> OperatorRegistry:
-    """Get the default registry, which is the same in all threads."""
+    """
+    Get the default registry, which is the same in all threads.
+
+    ::
+
+        kopf.run(clusterwide=True, registry=kopf.get_default_registry())
+
+    See "Embed an operator in a program" in the documentation.
+    """
     return _default_registry
 
 
 def set_default_registry(registry: OperatorRegistry) -> None:
     """
     Replace the default registry. Existing handlers and running operators are not affected.
+
+    ::
+
+        kopf.set_default_registry(kopf.OperatorRegistry())
+
+    See "Embed an operator in a program" in the documentation.
 
     :param registry: the new default registry.
     """

@@ -28,8 +28,13 @@ def convert(
 
     Fields that are not named here have the same place in both versions. The functions get the
     object as a dict, whose fields are moved: they change it in place, or return another one. They
-    get parts of objects, too, as server-side apply sends them, so any field can be absent. See
-    "Serve several versions of a kind" in the documentation.
+    get parts of objects, too, as server-side apply sends them, so any field can be absent.
+
+    ::
+
+        kopf.convert(OldWebsite, Website, kopf.Move('.spec.title', '.spec.heading'))
+
+    See "Serve several versions of a kind" in the documentation.
 
     :param old: the class of the older version.
     :param new: the class of the newer version: each version but one names one such neighbour.

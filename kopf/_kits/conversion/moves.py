@@ -29,12 +29,21 @@ class Lossy(ConversionError):
 @dataclasses.dataclass(frozen=True)
 class Move:
     """
-    A field that has another place in the newer version: ``kopf.Move('.spec.sizeGB', '.spec.size')``
+    A field that has another place or another notation in the newer version.
 
-    The paths are in the names of the API. The functions convert the value: ``up`` for the newer
-    version, ``down`` for the older one; without them, the value is the same. A field that is absent
-    stays absent.
+    A field that is absent stays absent.
 
+    ::
+
+        kopf.convert(OldVolume, Volume, kopf.Move(
+            '.spec.sizeGB', '.spec.size', up='{}G'.format, down=to_gigabytes))
+
+    See "Serve several versions of a kind" in the documentation.
+
+    :param old: the path in the older version, with the names in the API.
+    :param new: the path in the newer version.
+    :param up: a function that converts the value for the newer version. Default: the value remains.
+    :param down: a function that converts the value for the older version. Default: the same.
     :raises DeclarationError: if a path is none, or is one of the metadata.
     """
     old: str

@@ -195,7 +195,17 @@ def external(
     Declare what the operator keeps in an external system for each object: an account, a database.
 
     The result has the decorators for the functions that observe, create, update, and delete it. All
-    times are in seconds. See "Keep things in external systems" in the documentation.
+    times are in seconds.
+
+    ::
+
+        billing = kopf.external('tenants', id='billing')
+
+        @billing.create
+        def open_account(name, token, **_):
+            return api.open_account(name, idempotency_key=token)
+
+    See "Keep things in external systems" in the documentation.
 
     :param id: what identifies the external in the records on the objects: keep it. Up to 50
         letters, digits, ``-``, and ``_``.
@@ -222,11 +232,31 @@ def external(
         none.
     :param backoff: the delay before the next attempt after an error. Default: it doubles from
         ``settings.reconciling.error_delay`` to ``settings.reconciling.max_error_delay``.
+    :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
+        ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that
+        gets a `kopf.Resource` and returns whether the resource is selected. If more arguments
+        follow: the group, or the group and the version, as in ``'apps', 'v1', 'deployments'`` and
+        ``'apps/v1', 'deployments'``.
+    :param arg2: the version or the name, after the group.
+    :param arg3: the name, after the group and the version.
+    :param group: the API group; ``''`` is the core API. Default: any group.
+    :param version: the version of the group. Default: the preferred version.
+    :param kind: the kind of the resource, such as ``'Pod'``.
+    :param plural: the plural name of the resource, such as ``'pods'``.
+    :param singular: the singular name of the resource, such as ``'pod'``.
+    :param shortcut: a short name of the resource, such as ``'po'``.
+    :param category: a category: all its resources are selected, e.g. those of ``'all'``.
+    :param param: any value. The handler gets it as the argument ``param``. Default: `None`.
+    :param labels: a dict of names of labels to criteria: a value, `kopf.PRESENT`, `kopf.ABSENT`, or
+        a function of the value. Default: no filter.
+    :param annotations: a dict of names of annotations to such criteria. Default: no filter.
+    :param when: a function that gets the arguments of the handler as keyword arguments, and returns
+        whether to call the handler. Default: no filter.
+    :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
+        registry.
+    :raises TypeError: if there is no resource, or ``immutable`` or ``after`` is a string.
     :raises ValueError: if ``id``, ``deletion``, or ``on_drift`` is wrong, or if ``max_interval`` is
         less than ``interval``.
-    :raises TypeError: if there is no resource, or ``immutable`` or ``after`` is a string.
-
-    `kopf.on` describes the other parameters.
     """
     if not re.fullmatch('[A-Za-z0-9]([A-Za-z0-9_-]{0,48}[A-Za-z0-9])?', id):
         raise ValueError(f"id= must be up to 50 letters, digits, - and _, not {id!r}.")
@@ -265,8 +295,15 @@ def _never_called(**_: Any) -> None:
 def trigger(kind: str, name: str, *, namespace: str | None = None) -> None:
     """
     Observe what an object has in external systems now; soon, if their limits do not allow it now.
+
     It can be called in all threads, and often. Nothing happens if no operator of this process
     handles the object.
+
+    ::
+
+        kopf.trigger('websites', 'hello', namespace='default')
+
+    See "Keep things in external systems" in the documentation.
 
     :param kind: the resource of the object, as in the decorators, e.g. ``'kopfexamples'``.
     :param name: the name of the object.

@@ -41,6 +41,16 @@ class RetryAfter(handlererrors.TemporaryError):
     """
     Raise this error when a system wants no calls for a while: no object calls it before.
 
+    ::
+
+        @billing.create
+        def open_account(name, token, **_):
+            response = requests.post(URL, json={'name': name, 'token': token})
+            if response.status_code == 429:
+                raise kopf.RetryAfter(float(response.headers['Retry-After']))
+
+    See "Keep things in external systems" in the documentation.
+
     :param delay: the time in seconds.
     :raises TypeError: if it is not a number.
     """
@@ -51,8 +61,18 @@ class RetryAfter(handlererrors.TemporaryError):
 
 class NotSent(Exception):
     """
-    Raise this error in a function that creates if nothing was sent to the system: it is called
-    again, even if nobody could tell what a call has done.
+    Raise this error in a function that creates something, if nothing was sent to the system.
+
+    Kopf calls the function again, even if nobody could tell what a call has done.
+
+    ::
+
+        @billing.create
+        def open_account(name, token, **_):
+            if not pool.is_connected:
+                raise kopf.NotSent("There is no connection.")
+
+    See "Keep things in external systems" in the documentation.
     """
 
 

@@ -39,6 +39,12 @@ class Rate:
     """
     How many calls a system gets: at most ``count`` in any ``per`` seconds, as the system sees them.
 
+    ::
+
+        billing = kopf.external('tenants', id='billing', limit=kopf.Rate(5, per=60))
+
+    See "Keep things in external systems" in the documentation.
+
     :param count: the number of calls.
     :param per: the time in seconds. Default: one second.
     :param concurrency: how many calls can be under way at once. Default: no limit.

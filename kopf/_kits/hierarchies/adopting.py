@@ -34,8 +34,13 @@ def append_owner_reference(
     """
     Add an owner to the objects: when the owner is deleted, Kubernetes deletes the objects.
 
-    An owner that the objects already have is not added again. The objects are changed in place. See
-    "Create owned resources" in the documentation.
+    An owner that the objects already have is not added again. The objects are changed in place.
+
+    ::
+
+        kopf.append_owner_reference(service, owner=body, controller=False)
+
+    See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects: dicts, objects of pykube-ng, models of the
         official clients.
@@ -57,7 +62,13 @@ def append_owner_reference(
 
 def remove_owner_reference(objs: Objects, owner: Owner | None = None) -> None:
     """
-    Remove an owner from the objects, if they have it. The objects are changed in place.
+    Remove an owner from objects, if they have it; in place.
+
+    ::
+
+        kopf.remove_owner_reference(service, owner=body)
+
+    See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
     :param owner: the owner. Default: the object that is being handled.
@@ -102,8 +113,13 @@ def label(
         force: bool | None = None,
 ) -> None:
     """
-    Add labels to the objects, and to the templates inside of them. The objects are changed in
-    place.
+    Add labels to objects, and to the templates inside of them; in place.
+
+    ::
+
+        kopf.label(deployment, {'app': 'web'}, nested='spec.template')
+
+    See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
     :param labels: the labels. Default: those of the object that is being handled.
@@ -136,7 +152,13 @@ def harmonize_naming(
         strict: bool = False,
 ) -> None:
     """
-    Name the objects after their owner, or as given. The objects are changed in place.
+    Name objects after their owner, or as given; in place.
+
+    ::
+
+        kopf.harmonize_naming(service, strict=True)
+
+    See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
     :param name: the name. Default: the name of the object that is being handled.
@@ -162,8 +184,13 @@ def adjust_namespace(
         forced: bool = False,
 ) -> None:
     """
-    Put the objects into the namespace of their owner, or as given. The objects are changed in
-    place.
+    Put objects into the namespace of their owner, or as given; in place.
+
+    ::
+
+        kopf.adjust_namespace(service)
+
+    See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
     :param namespace: the namespace. Default: the namespace of the object that is being handled.
@@ -191,12 +218,21 @@ def adopt(
         nested: Nested = None,
 ) -> None:
     """
-    Make the objects owned resources of an owner: give them an owner reference, and the owner's
-    name, namespace, and labels.
+    Make objects owned resources of an owner.
 
-    It combines `kopf.append_owner_reference`, `kopf.harmonize_naming`, `kopf.adjust_namespace`, and
+    They get an owner reference, and the owner's name, namespace, and labels. This combines
+    `kopf.append_owner_reference`, `kopf.harmonize_naming`, `kopf.adjust_namespace`, and
     `kopf.label`. Call it before you create the objects: they are changed in place, and nothing is
-    sent to the API server. See "Create owned resources" in the documentation.
+    sent to the API server.
+
+    ::
+
+        @kopf.on.create('websites')
+        def created(**_):
+            service = {'apiVersion': 'v1', 'kind': 'Service', 'spec': {'ports': [{'port': 80}]}}
+            kopf.adopt(service, strict=True)
+
+    See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects: dicts, objects of pykube-ng, models of the
         official clients.

@@ -48,7 +48,14 @@ def plan(
     Find out what an operator would do in a cluster, or on another sandbox, without doing it.
 
     The operator runs in virtual time on a sandbox over the cluster, to which only GET requests are
-    sent. See "Preview an upgrade" in the documentation.
+    sent.
+
+    ::
+
+        made = kopf.testing.plan('handlers.py', context='staging')
+        assert not made.items
+
+    See "Preview an upgrade" in the documentation.
 
     :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`.
     :param origin: the credentials of the cluster. Default: those of the kubeconfig.

@@ -132,7 +132,14 @@ async def open_api(choice: str | None = None) -> AsyncIterator[API]:
     ``'sandbox'`` is a new sandbox in the running event loop. ``'envtest'`` is a real API server,
     made of the programs in ``$KUBEBUILDER_ASSETS``, and started once in a process. Everything else
     is the path of a kubeconfig. At the end, the objects that the client has created in a real API
-    are deleted. See "Test operators" in the documentation.
+    are deleted.
+
+    ::
+
+        async with kopf.testing.open_api('sandbox') as api:
+            await api.client.load('crd.yaml')
+
+    See "Test operators" in the documentation.
 
     :param choice: the API. Default: ``$KOPF_TEST_API`` if it is set, otherwise ``'sandbox'``.
     :raises FileNotFoundError: if there is no such kubeconfig.

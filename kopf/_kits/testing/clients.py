@@ -8,7 +8,7 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import yaml
 
@@ -18,6 +18,8 @@ from kopf._cogs.structs import credentials, references
 from kopf._kits.testing import waiting
 
 __tracebackhide__ = True  # in the tracebacks of pytest
+
+T = TypeVar('T')
 
 Obj = dict[str, Any]
 Objs = list[Obj]
@@ -47,6 +49,14 @@ class Client:
     `kopf.Resource`. Instead of a kind and a name, you can pass an object with its kind, name, and
     namespace. Objects of namespaced resources are in the ``namespace`` of the client, unless you
     pass a namespace. If the API server refuses a request, `kopf.testing.APIError` is raised.
+
+    ::
+
+        async with kopf.testing.open_api() as api:
+            await api.client.load('crd.yaml')
+            await api.client.create('websites', 'hello', spec={'title': 'Hello'})
+
+    See "Test operators" in the documentation.
 
     :param origin: the credentials. Their default namespace is the namespace of the client; without
         it, ``'default'``.
@@ -137,9 +147,9 @@ class Client:
         """
         Create an object, either as it is given, or made of a kind, a name, and fields.
 
-        .. code-block:: python
+        ::
 
-            await client.create({'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', ...})
+            await client.create({'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', **fields})
             await client.create('kopfexamples', 'obj', spec={'duration': '1m'})
 
         :param kind: the resource; or the object.
@@ -361,53 +371,204 @@ class Client:
         await waiting.wait_for(lambda: self.request('GET', path))
 
 
+class Run(Protocol):
+    """What runs a coroutine for sync code."""
+
+    def __call__(self, coro: Coroutine[Any, Any, T]) -> T: ...
+
+
 class SyncClient:
     """
-    A client of the API for sync tests: the methods are those of `kopf.testing.Client`, and each of
-    them returns when it has finished.
+    A client of the API, for sync tests. Objects are dicts.
+
+    Each method returns when it has finished. Operators work meanwhile, and only then. A ``kind`` is
+    a name of the resource of any sort, a tuple as in the arguments of decorators, or
+    `kopf.Resource`. Instead of a kind and a name, you can pass an object with its kind, name, and
+    namespace. Objects of namespaced resources are in the namespace of the session, unless you pass
+    a namespace. If the API server refuses a request, `kopf.testing.APIError` is raised.
+
+    ::
+
+        def test_title(kopf_client, kopf_operator):
+            kopf_client.load('crd.yaml')
+            kopf_operator('handlers.py')
+            kopf_client.create('websites', 'hello', spec={'title': 'Hello'})
+            kopf_client.wait('configmaps', 'hello')
+
+    See "Test operators" in the documentation.
     """
 
-    def __init__(
-            self, client: Client, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, client: Client, run: Run) -> None:
         super().__init__()
         self._client = client
         self._run = run
 
-    def request(self, *args: Any, **kwargs: Any) -> Any:
-        """See `kopf.testing.Client.request`."""
-        return self._run(self._client.request(*args, **kwargs))
+    def request(
+            self,
+            method: str,
+            path: str,
+            body: Any = None,
+            *,
+            content_type: str = 'application/json',
+            params: Mapping[str, str] | None = None,
+    ) -> Any:
+        """
+        Send any request, and return the response. The bodies are JSON.
 
-    def get(self, *args: Any, **kwargs: Any) -> Obj:
-        """See `kopf.testing.Client.get`."""
-        return self._run(self._client.get(*args, **kwargs))  # type: ignore[no-any-return]
+        :param method: the HTTP method.
+        :param path: the path, with a leading slash.
+        :param body: the body, to be converted to JSON. Default: none.
+        :param content_type: the type of the body.
+        :param params: the parameters of the query. Default: none.
+        :raises APIError: if the API server refuses the request.
+        """
+        return self._run(self._client.request(
+            method, path, body, content_type=content_type, params=params))
 
-    def list(self, *args: Any, **kwargs: Any) -> Objs:
-        """See `kopf.testing.Client.list`."""
-        return self._run(self._client.list(*args, **kwargs))  # type: ignore[no-any-return]
+    def get(
+            self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> Obj:
+        """
+        Get an object, as it is now.
 
-    def create(self, *args: Any, **kwargs: Any) -> Obj:
-        """See `kopf.testing.Client.create`."""
-        return self._run(self._client.create(*args, **kwargs))  # type: ignore[no-any-return]
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param namespace: the namespace. Default: that of the client.
+        :raises APIError: if there is no such object (with the ``status`` 404).
+        """
+        return self._run(self._client.get(kind, name, namespace=namespace))
 
-    def patch(self, *args: Any, **kwargs: Any) -> Obj:
-        """See `kopf.testing.Client.patch`."""
-        return self._run(self._client.patch(*args, **kwargs))  # type: ignore[no-any-return]
+    def list(
+            self,
+            kind: Kind,
+            *,
+            namespace: str | None = None,
+            labels: Mapping[str, str] | None = None,
+    ) -> Objs:
+        """
+        Get all objects of a resource, as they are now.
 
-    def delete(self, *args: Any, **kwargs: Any) -> None:
-        """See `kopf.testing.Client.delete`."""
-        self._run(self._client.delete(*args, **kwargs))
+        :param kind: the resource.
+        :param namespace: the namespace. Default: all namespaces.
+        :param labels: the labels that the objects must have. Default: any.
+        """
+        return self._run(self._client.list(kind, namespace=namespace, labels=labels))
 
-    def wait(self, *args: Any, **kwargs: Any) -> Obj:
-        """See `kopf.testing.Client.wait`."""
-        return self._run(self._client.wait(*args, **kwargs))  # type: ignore[no-any-return]
+    def create(
+            self, kind: Kind, obj: Mapping[str, Any] | str | None = None, /,
+            *, namespace: str | None = None, **fields: Any) -> Obj:
+        """
+        Create an object, either as it is given, or made of a kind, a name, and fields.
 
-    def wait_gone(self, *args: Any, **kwargs: Any) -> None:
-        """See `kopf.testing.Client.wait_gone`."""
-        self._run(self._client.wait_gone(*args, **kwargs))
+        ::
 
-    def load(self, *args: Any, **kwargs: Any) -> Any:
-        """See `kopf.testing.Client.load`."""
-        return self._run(self._client.load(*args, **kwargs))
+            kopf_client.create({'apiVersion': 'example.com/v1', 'kind': 'Website', **fields})
+            kopf_client.create('websites', 'hello', spec={'title': 'Hello'})
+
+        :param kind: the resource; or the object.
+        :param obj: the name; or the object, without the kind. Default: none.
+        :param namespace: the namespace. Default: that of the object, or else that of the client.
+        :param fields: more fields of the object, such as ``spec``.
+        :returns: the object as the API server has stored it.
+        :raises APIError: if there is already such an object (with the ``status`` 409).
+        """
+        return self._run(self._client.create(kind, obj, namespace=namespace, **fields))
+
+    def patch(
+            self,
+            kind: Kind,
+            name: str | Mapping[str, Any] | None = None,
+            patch: Mapping[str, Any] | None = None,
+            /,
+            *,
+            namespace: str | None = None,
+            subresource: str | None = None,
+    ) -> Obj:
+        """
+        Change an object by a merge patch: ``patch('pods', 'one', {...})`` or ``patch(pod, {...})``.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name; or the patch, after an object.
+        :param patch: the patch.
+        :param namespace: the namespace. Default: that of the client.
+        :param subresource: the subresource to change, e.g. ``'status'``. Default: the object
+            itself.
+        :returns: the object as the API server has stored it.
+        """
+        return self._run(self._client.patch(
+            kind, name, patch, namespace=namespace, subresource=subresource))
+
+    def delete(
+            self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> None:
+        """
+        Request the deletion of an object. Finalizers can keep the object after that.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param namespace: the namespace. Default: that of the client.
+        """
+        self._run(self._client.delete(kind, name, namespace=namespace))
+
+    def wait(
+            self,
+            kind: Kind,
+            name: str | None = None,
+            condition: Callable[[Obj], Any] = lambda _: True,
+            *,
+            namespace: str | None = None,
+            timeout: float = waiting.TIMEOUT,
+    ) -> Obj:
+        """
+        Wait until an object exists and satisfies a condition, and return the object.
+
+        ::
+
+            kopf_client.wait('websites', 'hello', lambda obj: obj['status']['ready'])
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param condition: a function that gets the object, and returns something true, or `None`
+            after its assertions. Missing keys, items, and attributes mean: not yet. Default: the
+            object exists.
+        :param namespace: the namespace. Default: that of the client.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :returns: the object.
+        :raises AssertionError: if the condition is not satisfied in time; the text shows the errors
+            of handlers, and the object.
+        """
+        return self._run(self._client.wait(
+            kind, name, condition, namespace=namespace, timeout=timeout))
+
+    def wait_gone(
+            self,
+            kind: Kind,
+            name: str | None = None,
+            *,
+            namespace: str | None = None,
+            timeout: float = waiting.TIMEOUT,
+    ) -> None:
+        """
+        Wait until an object does not exist.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param namespace: the namespace. Default: that of the client.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :raises AssertionError: if the object still exists after that; the text shows the errors of
+            handlers, and the object.
+        """
+        self._run(self._client.wait_gone(kind, name, namespace=namespace, timeout=timeout))
+
+    def load(self, *sources: Mapping[str, Any] | str | pathlib.Path) -> Objs:
+        """
+        Create objects, custom resource definitions first, and wait until the API serves these.
+
+        Existing objects remain as they are.
+
+        :param sources: objects, or paths of YAML files with objects.
+        :returns: the objects.
+        :raises ValueError: if a file contains other things than objects.
+        """
+        return self._run(self._client.load(*sources))
 
 
 def _make_url(

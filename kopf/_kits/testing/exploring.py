@@ -173,12 +173,21 @@ def explore(
         **options: Any,
 ) -> Exploration:
     """
-    Run a scenario without faults, and then again with each fault at each write of the operator, and
-    at each call of external systems.
+    Run a scenario without faults, and then again with each possible fault.
 
-    At rest, the objects in the cluster must be the same as after the run without faults. Uids,
-    versions, times, and Kubernetes events can differ. The time is virtual. See "Test operators" in
-    the documentation.
+    There is a fault at each write of the operator, and at each call of external systems. At rest,
+    the objects in the cluster must be the same as after the run without faults. Uids, versions,
+    times, and Kubernetes events can differ. The time is virtual.
+
+    ::
+
+        async def scenario(client):
+            await client.create('websites', 'hello', spec={'title': 'Hello'})
+            await client.wait('configmaps', 'hello')
+
+        kopf.testing.explore(scenario, 'handlers.py', load=['crd.yaml'])
+
+    See "Test operators" in the documentation.
 
     :param scenario: an async function that gets a `kopf.testing.Client`: it creates, changes, and
         deletes objects, and waits for what the operator does.

@@ -87,6 +87,14 @@ def intercept(
     Any HTTP client can do so, in the event loop and in threads. The calls are passed on to the
     system, also by HTTPS.
 
+    ::
+
+        billing = kopf.testing.intercept('https://billing.example.com')
+        monkeypatch.setenv('BILLING_URL', billing.url)
+        kopf.testing.explore(scenario, 'handlers.py', external=[billing])
+
+    See "Test operators" in the documentation.
+
     :param url: the base URL of the system.
     :param reset: an async function that empties the system; it is called before each run.
     :param things: an async function that returns what is in the system: dicts with ``'id'``. They

@@ -115,8 +115,14 @@ async def invoke(
     Call a handler once, sync or async, as an operator calls it, and return the outcome.
 
     The function gets all keyword arguments that it gets in an operator, with the ``param``, the
-    field, and the limits of its decorator. Its errors are not raised: they are in the outcome. See
-    "Test operators" in the documentation.
+    field, and the limits of its decorator. Its errors are not raised: they are in the outcome.
+
+    ::
+
+        outcome = await kopf.testing.invoke(website, {'spec': {'title': 'Hello'}})
+        assert outcome.created == ['ConfigMap default/example']
+
+    See "Test operators" in the documentation.
 
     :param fn: the handler.
     :param body: the object, or a part of it: required fields are added. Default: an example object.
@@ -191,6 +197,13 @@ async def invoke(
 def invoke_sync(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Invocation:
     """
     Call a handler once, as `kopf.testing.invoke` does, in a test without an event loop.
+
+    ::
+
+        outcome = kopf.testing.invoke_sync(website, {'spec': {'title': 'Hello'}})
+        assert outcome.created == ['ConfigMap default/example']
+
+    See "Test operators" in the documentation.
 
     :param fn: the handler.
     :param args: the positional arguments of `kopf.testing.invoke` after the function.

@@ -94,8 +94,14 @@ def run_sandbox(**options: Any) -> Iterator[SandboxThread]:
     """
     Run a sandbox in a thread for the block, for tests that have no event loop, or that block.
 
-    Its time is real. Other programs can connect by its URL or its kubeconfig. See "Test operators"
-    in the documentation.
+    Its time is real. Other programs can connect by its URL or its kubeconfig.
+
+    ::
+
+        with kopf.testing.run_sandbox() as sandbox:
+            sandbox.client.load('crd.yaml')
+
+    See "Test operators" in the documentation.
 
     :param options: the parameters of `kopf.testing.Sandbox`.
     """

@@ -109,9 +109,7 @@ class Session:
 class SyncOperator:
     """An operator of a sync test: `kopf.testing.Operator` with sync methods."""
 
-    def __init__(
-            self, operator: operators.Operator, run: Callable[[Coroutine[Any, Any, Any]], Any],
-    ) -> None:
+    def __init__(self, operator: operators.Operator, run: clients.Run) -> None:
         super().__init__()
         self._operator = operator
         self._run = run
@@ -131,16 +129,25 @@ class SyncOperator:
         """The whole log as one text."""
         return self._operator.text
 
-    def wait_log(self, *args: Any, **kwargs: Any) -> list[str]:
+    def wait_log(
+            self, pattern: str, *, count: int = 1, timeout: float = waiting.TIMEOUT) -> list[str]:
         """
-        Wait until the log contains messages that match a pattern; see
-        `kopf.testing.Operator.wait_log`.
+        Wait until the log contains messages that match a pattern.
+
+        :param pattern: a regular expression, which is searched in each message.
+        :param count: how many messages must match. Default: 1.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :returns: the messages that match.
+        :raises AssertionError: if there are not enough messages in time; the text shows the log.
         """
-        return self._run(  # type: ignore[no-any-return]
-            self._operator.wait_log(*args, **kwargs))
+        return self._run(self._operator.wait_log(pattern, count=count, timeout=timeout))
 
     def stop(self) -> None:
-        """Stop the operator, and wait for its end; see `kopf.testing.Operator.stop`."""
+        """
+        Stop the operator as by a signal, if it runs, and wait for its end.
+
+        :raises Exception: the error with which the operator has ended.
+        """
         self._run(self._operator.stop())
 
 

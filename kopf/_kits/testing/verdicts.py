@@ -22,11 +22,17 @@ def explain(
         settings: configuration.OperatorSettings | None = None,
 ) -> explanations.Explanation:
     """
-    Explain which handlers Kopf calls for an object in this state, and why it does not call the
-    others. No handlers are called, only their filters.
+    Explain which handlers Kopf calls for an object in this state, and why not the others.
 
-    ``kopf explain`` does the same for an object in a cluster. See "Test operators" in the
-    documentation.
+    No handlers are called, only their filters. ``kopf explain`` does the same for an object in a
+    cluster.
+
+    ::
+
+        found = kopf.testing.explain({'kind': 'Website', 'spec': {'title': 'Hello'}})
+        assert found.cause == 'create'
+
+    See "Test operators" in the documentation.
 
     :param body: the object, or a part of it: required fields are added.
     :param resource: the resource of the object. Default: one made of the ``apiVersion`` and the

@@ -43,6 +43,14 @@ def virtual_time(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     The clock of the loop jumps to the next timer as soon as there is nothing else to do.
 
+    ::
+
+        @kopf.testing.virtual_time
+        async def test_an_hour_takes_no_time():
+            await asyncio.sleep(3600)
+
+    See "Test operators" in the documentation.
+
     :param fn: the async test.
     :returns: the sync test.
     """

@@ -32,8 +32,13 @@ async def wait_for(
 
     The condition is satisfied when the function returns something true, or `None` (a function of
     assertions). It is not satisfied yet while the function fails an assertion, or does not find a
-    key, an index, an attribute, or an object in the API. Other errors are raised at once. See "Test
-    operators" in the documentation.
+    key, an index, an attribute, or an object in the API. Other errors are raised at once.
+
+    ::
+
+        await kopf.testing.wait_for(lambda: len(calls) == 2)
+
+    See "Test operators" in the documentation.
 
     :param condition: a function without arguments, sync or async.
     :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
@@ -70,8 +75,15 @@ async def wait_for(
 
 def wait_for_sync(condition: Callable[[], Any], *, timeout: float = TIMEOUT) -> Any:
     """
-    Wait until a condition is satisfied, as `kopf.testing.wait_for` does, in a test without an event
-    loop.
+    Wait until a condition is satisfied, in a test without an event loop.
+
+    It is `kopf.testing.wait_for` in sync tests.
+
+    ::
+
+        kopf.testing.wait_for_sync(lambda: len(calls) == 2, timeout=30)
+
+    See "Test operators" in the documentation.
 
     :param condition: a function without arguments, sync or async.
     :param timeout: how long to wait, in (real) seconds. Default: 10.

@@ -83,8 +83,13 @@ def walk(
     In the end, the cluster must be as if the object was created with the last spec. The operator
     must log no unexpected errors, must come to rest, and must write nothing after that. When the
     object is deleted, nothing of it can be left. The time is virtual. This needs the library
-    hypothesis, which comes with the extra ``kopf[testing]``. See "Test operators" in the
-    documentation.
+    hypothesis, which comes with the extra ``kopf[testing]``.
+
+    ::
+
+        kopf.testing.walk('websites', 'handlers.py', load=['crd.yaml'])
+
+    See "Test operators" in the documentation.
 
     :param resource: any name of the custom resource.
     :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`. Files

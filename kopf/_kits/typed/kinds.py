@@ -153,6 +153,14 @@ def crd(
     The definition (CustomResourceDefinition) is printed by ``kopf crd``. Nothing is looked at
     before the class is used: neither its annotations, nor those of its fields.
 
+    ::
+
+        @kopf.crd('example.com', 'v1', plural='websites')
+        class Website:
+            spec: WebsiteSpec
+
+    See "Declare typed kinds" in the documentation.
+
     :param group: the API group, e.g. ``'example.com'``.
     :param version: the version, e.g. ``'v1'``. Several classes with the same group and plural are
         versions of one kind.

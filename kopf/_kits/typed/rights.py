@@ -175,8 +175,15 @@ def needs(
     Declare what the own requests of a handler need, for the roles that ``kopf rbac`` prints.
 
     It has no effect on the handler. Use it for what Kopf does not do itself: requests of other
-    clients, `kopf.apply`, owner references by `kopf.adopt`. It can be repeated. See "Print the
-    least roles" in the documentation.
+    clients, `kopf.apply`, owner references by `kopf.adopt`. It can be repeated.
+
+    ::
+
+        @kopf.on.create('websites')
+        @kopf.needs('configmaps', verbs=['create'])
+        def created(**_): ...
+
+    See "Print the least roles" in the documentation.
 
     :param resource: the resource, as in ``owns=`` of `kopf.reconcile`, maybe with a subresource:
         ``'secrets'``, ``'deployments.apps/scale'``.

@@ -48,13 +48,33 @@ they do not survive all clients; `Quantity` and integers do.
 
 @dataclasses.dataclass(frozen=True)
 class Wire:
-    """In ``Annotated``: the name of the field in the API, e.g. ``kopf.Wire('sizeGB')``."""
+    """
+    In ``Annotated``: the name of the field in the API.
+
+    ::
+
+        size_gb: Annotated[int, kopf.Wire('sizeGB')]
+
+    See "Declare typed kinds" in the documentation.
+
+    :param name: the name in the API.
+    """
     name: str
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ListMap:
-    """In ``Annotated``: the items of the list are distinguished by these fields (wire names)."""
+    """
+    In ``Annotated``: the items of the list are distinguished by these fields.
+
+    ::
+
+        ports: Annotated[list[Port], kopf.ListMap('port', 'protocol')]
+
+    See "Declare typed kinds" in the documentation.
+
+    :param keys: the names of the fields in the API.
+    """
     keys: tuple[str, ...]
 
     def __init__(self, *keys: str) -> None:
@@ -63,7 +83,17 @@ class ListMap:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """In ``Annotated``: the string matches this expression, in the syntax of RE2."""
+    """
+    In ``Annotated``: the string matches a regular expression.
+
+    ::
+
+        host: Annotated[str, kopf.Pattern(r'^[a-z0-9.-]+$')]
+
+    See "Declare typed kinds" in the documentation.
+
+    :param pattern: the expression, in the syntax of RE2.
+    """
     pattern: str
 
 
@@ -73,7 +103,17 @@ class CEL:
     A rule in CEL: an expression about ``self``, which must be true, and what to say if it is not.
 
     It is used in ``rules=`` of `kopf.crd`, where ``self`` is the object, or in ``Annotated``, where
-    it is the value. ``field`` is the path of the field to blame, relative to ``self``.
+    it is the value.
+
+    ::
+
+        replicas: Annotated[int, kopf.CEL('self % 2 == 1', "replicas must be odd")] = 1
+
+    See "Declare typed kinds" in the documentation.
+
+    :param rule: the expression.
+    :param message: what users of the API read if the expression is false. Default: the expression.
+    :param field: the path of the field to blame, relative to ``self``. Default: ``self``.
     """
     rule: str
     message: str | None = None
@@ -82,18 +122,45 @@ class CEL:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A column of ``kubectl get``. The type is that of the field, unless another one is given."""
+    """
+    A column of ``kubectl get``, in ``columns=`` of `kopf.crd`.
+
+    ::
+
+        @kopf.crd('example.com', 'v1', columns=[kopf.Column('Title', '.spec.title')])
+        class Website: ...
+
+    See "Declare typed kinds" in the documentation.
+
+    :param name: the heading.
+    :param path: the path of the field, with the names in the API.
+    :param type: the type of the column. Default: that of the field.
+    :param priority: columns above 0 are only in ``kubectl get -o wide``. Default: 0.
+    :param description: a text for people. Default: none.
+    """
     name: str
     path: str
     type: Literal['string', 'integer', 'number', 'boolean', 'date'] | None = None
     priority: int = 0
-    """Columns with a priority above 0 are only in ``kubectl get -o wide``."""
     description: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The paths that ``kubectl scale`` and autoscalers use."""
+    """
+    The paths that ``kubectl scale`` and autoscalers use, in ``scale=`` of `kopf.crd`.
+
+    ::
+
+        @kopf.crd('example.com', 'v1', scale=kopf.Scale('.spec.replicas', '.status.replicas'))
+        class Website: ...
+
+    See "Declare typed kinds" in the documentation.
+
+    :param replicas: the path of the wanted number of replicas, with the names in the API.
+    :param status: the path of the actual number of replicas.
+    :param selector: the path of the selector of the pods, as a string. Default: none.
+    """
     replicas: str
     status: str
     selector: str | None = None
@@ -129,6 +196,7 @@ class Quantity:
 
     It keeps the notation for writing, and is compared by the exact value.
 
+    :param raw: the quantity, as the API has it.
     :raises ValueError: if it is no quantity of Kubernetes.
     """
     raw: int | str

@@ -50,7 +50,44 @@ class WebhookAutoServer(ClusterDetector, servers.WebhookServer):
     A webhook server that detects the hostname under which the cluster reaches this machine.
 
     It detects K3d and K3s, Minikube, and Docker Desktop by the certificate of the API server. For
-    other clusters, it is the same as `kopf.WebhookServer`, which describes the parameters.
+    other clusters, it is the same as `kopf.WebhookServer`.
+
+    ::
+
+        @kopf.on.startup()
+        def configure(settings, **_):
+            settings.admission.server = kopf.WebhookAutoServer()
+
+    See "Validate and mutate objects" in the documentation.
+
+    :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
+        a ``host``, a ``certfile``, or a ``context``.
+    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken. With
+        ``--processes``, all processes listen on this port, so they need one ``certfile``.
+    :param path: the path at the beginning of all URLs. Default: none.
+    :param host: the hostname under which the API server reaches this server. Default: what is
+        detected, or the address.
+    :param cadata: the certificates that sign the certificate of this server, for the API server:
+        PEM.
+    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
+        makes one; otherwise, the certificates of the API server's system apply.
+    :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
+        Default: none.
+    :param context: a TLS context, instead of a new one.
+    :param insecure: whether to serve HTTP instead of HTTPS. API servers do not use HTTP, but
+        tunnels do.
+    :param certfile: a file with the certificate of this server. Default: Kopf makes a self-signed
+        certificate.
+    :param pkeyfile: a file with the private key of the certificate. Default: it is in the
+        ``certfile``.
+    :param password: the password of the private key. Default: none.
+    :param extra_sans: more hostnames and addresses for the self-signed certificate.
+    :param verify_mode: whether clients need a certificate. Default: optional, if there is something
+        to verify it with.
+    :param verify_cafile: a file with the certificates to verify clients' certificates with.
+    :param verify_capath: a folder with such certificates.
+    :param verify_cadata: such certificates as data.
+    :param file_check_interval: how often Kopf checks whether the files have changed, in seconds.
     """
 
     async def _guess_host(self) -> str | None:

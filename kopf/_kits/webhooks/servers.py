@@ -62,7 +62,15 @@ class WebhookServer(WebhookContextManager):
     A webhook server in the process of the operator: HTTPS, or HTTP if ``insecure``.
 
     A server is for ``settings.admission.server``. Kopf reads all files again when they change,
-    without interruptions. See "Validate and mutate objects" in the documentation.
+    without interruptions.
+
+    ::
+
+        @kopf.on.startup()
+        def configure(settings, **_):
+            settings.admission.server = kopf.WebhookServer(host='operator.example.com')
+
+    See "Validate and mutate objects" in the documentation.
 
     :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
         a ``host``, a ``certfile``, or a ``context``.
@@ -245,7 +253,38 @@ class WebhookServer(WebhookContextManager):
 class WebhookK3dServer(WebhookServer):
     """
     A webhook server for a K3d or K3s cluster on the same machine, which the cluster knows as
-    ``host.k3d.internal``. `kopf.WebhookServer` describes the parameters.
+    ``host.k3d.internal``.
+
+    See "Validate and mutate objects" in the documentation.
+
+    :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
+        a ``host``, a ``certfile``, or a ``context``.
+    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken. With
+        ``--processes``, all processes listen on this port, so they need one ``certfile``.
+    :param path: the path at the beginning of all URLs. Default: none.
+    :param host: the hostname under which the API server reaches this server. Default:
+        ``'host.k3d.internal'``.
+    :param cadata: the certificates that sign the certificate of this server, for the API server:
+        PEM.
+    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
+        makes one; otherwise, the certificates of the API server's system apply.
+    :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
+        Default: none.
+    :param context: a TLS context, instead of a new one.
+    :param insecure: whether to serve HTTP instead of HTTPS. API servers do not use HTTP, but
+        tunnels do.
+    :param certfile: a file with the certificate of this server. Default: Kopf makes a self-signed
+        certificate.
+    :param pkeyfile: a file with the private key of the certificate. Default: it is in the
+        ``certfile``.
+    :param password: the password of the private key. Default: none.
+    :param extra_sans: more hostnames and addresses for the self-signed certificate.
+    :param verify_mode: whether clients need a certificate. Default: optional, if there is something
+        to verify it with.
+    :param verify_cafile: a file with the certificates to verify clients' certificates with.
+    :param verify_capath: a folder with such certificates.
+    :param verify_cadata: such certificates as data.
+    :param file_check_interval: how often Kopf checks whether the files have changed, in seconds.
     """
     DEFAULT_HOST: ClassVar[str | None] = 'host.k3d.internal'
 
@@ -253,7 +292,38 @@ class WebhookK3dServer(WebhookServer):
 class WebhookMinikubeServer(WebhookServer):
     """
     A webhook server for a Minikube cluster on the same machine, which the cluster knows as
-    ``host.minikube.internal``. `kopf.WebhookServer` describes the parameters.
+    ``host.minikube.internal``.
+
+    See "Validate and mutate objects" in the documentation.
+
+    :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
+        a ``host``, a ``certfile``, or a ``context``.
+    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken. With
+        ``--processes``, all processes listen on this port, so they need one ``certfile``.
+    :param path: the path at the beginning of all URLs. Default: none.
+    :param host: the hostname under which the API server reaches this server. Default:
+        ``'host.minikube.internal'``.
+    :param cadata: the certificates that sign the certificate of this server, for the API server:
+        PEM.
+    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
+        makes one; otherwise, the certificates of the API server's system apply.
+    :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
+        Default: none.
+    :param context: a TLS context, instead of a new one.
+    :param insecure: whether to serve HTTP instead of HTTPS. API servers do not use HTTP, but
+        tunnels do.
+    :param certfile: a file with the certificate of this server. Default: Kopf makes a self-signed
+        certificate.
+    :param pkeyfile: a file with the private key of the certificate. Default: it is in the
+        ``certfile``.
+    :param password: the password of the private key. Default: none.
+    :param extra_sans: more hostnames and addresses for the self-signed certificate.
+    :param verify_mode: whether clients need a certificate. Default: optional, if there is something
+        to verify it with.
+    :param verify_cafile: a file with the certificates to verify clients' certificates with.
+    :param verify_capath: a folder with such certificates.
+    :param verify_cadata: such certificates as data.
+    :param file_check_interval: how often Kopf checks whether the files have changed, in seconds.
     """
     DEFAULT_HOST: ClassVar[str | None] = 'host.minikube.internal'
 
@@ -261,7 +331,38 @@ class WebhookMinikubeServer(WebhookServer):
 class WebhookDockerDesktopServer(WebhookServer):
     """
     A webhook server for the cluster of Docker Desktop on the same machine, which the cluster knows
-    as ``host.docker.internal``. `kopf.WebhookServer` describes the parameters.
+    as ``host.docker.internal``.
+
+    See "Validate and mutate objects" in the documentation.
+
+    :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
+        a ``host``, a ``certfile``, or a ``context``.
+    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken. With
+        ``--processes``, all processes listen on this port, so they need one ``certfile``.
+    :param path: the path at the beginning of all URLs. Default: none.
+    :param host: the hostname under which the API server reaches this server. Default:
+        ``'host.docker.internal'``.
+    :param cadata: the certificates that sign the certificate of this server, for the API server:
+        PEM.
+    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
+        makes one; otherwise, the certificates of the API server's system apply.
+    :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
+        Default: none.
+    :param context: a TLS context, instead of a new one.
+    :param insecure: whether to serve HTTP instead of HTTPS. API servers do not use HTTP, but
+        tunnels do.
+    :param certfile: a file with the certificate of this server. Default: Kopf makes a self-signed
+        certificate.
+    :param pkeyfile: a file with the private key of the certificate. Default: it is in the
+        ``certfile``.
+    :param password: the password of the private key. Default: none.
+    :param extra_sans: more hostnames and addresses for the self-signed certificate.
+    :param verify_mode: whether clients need a certificate. Default: optional, if there is something
+        to verify it with.
+    :param verify_cafile: a file with the certificates to verify clients' certificates with.
+    :param verify_capath: a folder with such certificates.
+    :param verify_cadata: such certificates as data.
+    :param file_check_interval: how often Kopf checks whether the files have changed, in seconds.
     """
     DEFAULT_HOST: ClassVar[str | None] = 'host.docker.internal'
 

@@ -162,6 +162,16 @@ def apply(
     use `kopf.adopt` first. In async handlers: ``obj = await kopf.apply(manifest)``. In sync
     handlers: ``obj = kopf.apply(manifest).result()``.
 
+    ::
+
+        @kopf.on.create('websites')
+        async def created(name, **_):
+            service = {'apiVersion': 'v1', 'kind': 'Service', 'spec': {'ports': [{'port': 80}]}}
+            kopf.adopt(service, strict=True)
+            await kopf.apply(service)
+
+    See "Reconcile owned resources" in the documentation.
+
     :param manifest: a dict, an object of pykube-ng, or a model of the official clients.
     :param manager: the field manager. Default: ``settings.reconciling.manager`` (``kopf``).
     :param force: whether to take over fields that other managers have set to other values. Default:

@@ -67,6 +67,15 @@ def generated(make: Callable[[], Any]) -> Any:
     gets: ``{'stringData': {'password': kopf.generated(secrets.token_urlsafe)}}``. In the fields
     ``data`` and ``stringData`` of Secrets, the value is a string or bytes, without base64.
 
+    ::
+
+        @kopf.reconcile('websites', owns=['secrets'])
+        def login(name, **_):
+            return {'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': name},
+                    'stringData': {'password': kopf.generated(secrets.token_urlsafe)}}
+
+    See "Generate a password once" in the documentation.
+
     :param make: a sync or async function without arguments; it returns the value, as JSON. It is
         called again if its former value was never stored. Sync functions run in the event loop.
     :returns: a placeholder. The value itself is in the object in the cluster.
