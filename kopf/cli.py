@@ -107,14 +107,16 @@ class WritablePath(click.Path):
         return path
 
 
-class Commands(click.Group):
+class Commands(helpscreens.PageGroup):
     """The commands. Files and options without a command are recognised as those of `kopf run`."""
+
+    group_class = helpscreens.PageGroup
 
     def resolve_command(
             self, ctx: click.Context, args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in self.commands and args[0].endswith('.py'):
-            ctx.fail(f"{args[0]!r} is no command. Did you mean: kopf run {' '.join(args)}")
+            ctx.fail(f"No such command {args[0]!r}. Did you mean: kopf run {' '.join(args)}")
         return super().resolve_command(ctx, args)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -153,7 +155,7 @@ def parse_duration(ctx: click.Context, param: click.Parameter, value: str) -> fl
         return float(number) * UNITS[unit]
     except ValueError:
         raise click.BadParameter(
-            f"{value!r} is no time such as 90s, 30m, or 1h.", ctx=ctx, param=param) from None
+            f"{value!r} is not a time, such as 90s, 30m, or 1h.", ctx=ctx, param=param) from None
 
 
 def split_effects(ctx: click.Context, param: click.Parameter, value: str) -> Collection[str]:
@@ -162,7 +164,7 @@ def split_effects(ctx: click.Context, param: click.Parameter, value: str) -> Col
     for name in names:
         if name not in EFFECTS:
             raise click.BadParameter(
-                f"{name!r} is none of: {', '.join(EFFECTS)}.", ctx=ctx, param=param)
+                f"{name!r} is not one of {', '.join(map(repr, EFFECTS))}.", ctx=ctx, param=param)
     return names
 
 
@@ -176,7 +178,7 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
     @option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
     @option('--log-format', type=LogFormatChoice(), default='full', show_default=True,
             help="Log only the messages (plain), whole lines (full), or JSON.")
-    @option('--log-refkey', type=str,
+    @option('--log-refkey', metavar='KEY',
             help="Put the object that a line is about into this field of JSON. [default: object]")
     @option('--log-prefix/--no-log-prefix', default=None,
             help="Begin the messages about objects with their names. [default: not for JSON]")
@@ -246,7 +248,7 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
 
     @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
             help="Serve the whole cluster.")
-    @option('-n', '--namespace', 'namespaces', multiple=True,
+    @option('-n', '--namespace', 'namespaces', multiple=True, metavar='PATTERN',
             help="Serve this namespace, or those that match the pattern: 'a*,!ab*'. "
                  "Can be repeated.")
     @functools.wraps(fn)
@@ -255,6 +257,11 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
             raise click.UsageError("Use either --namespace or --all-namespaces, but not both.")
         return fn(*args, **kwargs)
     return wrapper
+
+
+modules_option = helpscreens.option(
+    '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
+    help="Load this module with handlers, as `python -m` does. Can be repeated.")
 
 
 def rights_options(fn: Callable[P, R]) -> Callable[P, R]:
@@ -293,7 +300,7 @@ class RunCommand(helpscreens.SectionCommand):
             f'{arg}={OMITTED[arg]}' if arg in OMITTED else arg for arg in args])
 
 
-@main.command(cls=helpscreens.SectionCommand, short_help="Begin a new operator.")
+@main.command(page='quickstart', short_help="Create a new operator.")
 @click.argument('name')
 def init(name: str) -> None:
     """
@@ -307,12 +314,12 @@ def init(name: str) -> None:
         commands = starting.start(name, pathlib.Path(name))
     except starting.StartError as e:
         raise click.ClickException(str(e)) from e
-    click.echo(f"{name} is made. Type next:")
+    click.echo(f"Created {name}. Type next:")
     for command in commands:
         click.echo(f"    {command}")
 
 
-@main.command(cls=RunCommand, short_help="Run an operator.")
+@main.command(cls=RunCommand, page='running', short_help="Run an operator.")
 @logging_options
 @scope_options
 @helpscreens.option('--standalone', is_flag=True, default=None, section='Peering',
@@ -329,7 +336,7 @@ def init(name: str) -> None:
                     callback=check_endpoint,
                     help="Serve metrics for Prometheus at this URL: http://0.0.0.0:8080/metrics")
 @helpscreens.option('--tracing', is_flag=True, section='Health',
-                    help="Make spans of OpenTelemetry: of reconciliations, handlers, and writes.")
+                    help="Emit OpenTelemetry spans: of reconciliations, handlers, and writes.")
 @helpscreens.option('--debug-endpoint', metavar='URL', section='Health',
                     callback=check_endpoint,
                     help="Serve the state of the operator as JSON at this URL, to this machine "
@@ -337,7 +344,7 @@ def init(name: str) -> None:
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
                     help="Join this peering, and wait for it if it is absent. "
                          "[default: default, if it exists]")
-@helpscreens.option('-p', '--priority', type=int, section='Peering',
+@helpscreens.option('-p', '--priority', type=int, metavar='N', section='Peering',
                     help="Set the priority: of several operators, the highest one works. "
                          "[default: 0]")
 @helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership',
@@ -349,8 +356,7 @@ def init(name: str) -> None:
 @helpscreens.option('--processes', type=click.IntRange(1), metavar='N', section='Sharding',
                     help=f"Run N processes as replicas, to use more than one CPU. It implies "
                          f"--shards={SHARDS}.")
-@helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
-                    help="Load this module with handlers, as `python -m` does. Can be repeated.")
+@modules_option
 @helpscreens.option('--reload', is_flag=True, section='Handlers',
                     help="Restart the operator when its files change, and keep the sandbox.")
 @helpscreens.option('--sandbox', is_flag=True, section='Sandbox',
@@ -365,7 +371,7 @@ def init(name: str) -> None:
                          "[default: the current context]")
 @helpscreens.option('--shadow-window', type=click.FloatRange(min=0, min_open=True), default=60.0,
                     metavar='SECONDS', section='Shadow',
-                    help="Tell only what differs for so long, and as long again. [default: 60]")
+                    help="Report differences that last for two such windows. [default: 60]")
 @helpscreens.option('--shadow-manager', 'shadow_managers', multiple=True, metavar='NAME',
                     section='Shadow',
                     help="Take what this field manager writes as written by production, too. "
@@ -516,7 +522,7 @@ def _share_options(*shown: str) -> list[click.Parameter]:
 
 
 @main.command(
-    cls=RunCommand, short_help="Print the least roles of an operator.",
+    cls=RunCommand, page='rbac', short_help="Print the least roles of an operator.",
     params=_share_options(
         'modules', 'standalone', 'peering_name', 'leader_elect', 'shards', 'processes'))
 @logging_options
@@ -564,11 +570,9 @@ def rbac(
     _run_command(__controls, show())
 
 
-@main.command(
-    cls=helpscreens.SectionCommand, short_help="Print the definitions of the declared kinds.")
+@main.command(page='crd', short_help="Print the definitions of the declared kinds.")
 @logging_options
-@helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
-                    help="Load this module, too. Can be repeated.")
+@modules_option
 @helpscreens.option('-o', '--output', metavar='FILE|DIR', section='Definitions',
                     type=click.Path(path_type=pathlib.Path),
                     help="Write to this file; or to this folder, a file for each definition.")
@@ -585,6 +589,8 @@ def rbac(
                          "The exit code is 1 then.")
 @helpscreens.option('--kubernetes', metavar='VERSION', section='Definitions',
                     help="Print what this version, such as 1.20, does not enforce.")
+@helpscreens.option('--peering', is_flag=True, section='Definitions',
+                    help="Take the kinds of peerings, too: ClusterKopfPeering, KopfPeering.")
 @helpscreens.option('--apply', is_flag=True, section='Definitions',
                     help="Apply the definitions to the cluster, if nothing is wrong.")
 @click.argument('paths', nargs=-1)
@@ -595,6 +601,7 @@ def crd(
         modules: Collection[str],
         output: pathlib.Path | None,
         kubernetes: str | None,
+        peering: bool,
         **options: Any,
 ) -> None:
     """
@@ -606,6 +613,9 @@ def crd(
     _preload(paths, modules)
     from kopf._kits.typed import publishing  # only for this command
     definitions, minor = _define(kubernetes)
+    if peering:
+        from kopf._kits.projects import manifests  # only for this option
+        definitions += manifests.load_peering_kinds()
     if not definitions:
         raise click.ClickException(
             f"There are no kinds in {', '.join([*paths, *modules]) or 'no file'}. Declare a class "
@@ -629,7 +639,8 @@ def crd(
 
 
 @main.command(
-    cls=RunCommand, short_help="Print all that a deployment of an operator needs.",
+    cls=RunCommand, page='deployment',
+    short_help="Print all that a deployment of an operator needs.",
     params=[param for param in _share_options(
         'modules', 'standalone', 'dev', 'peering_name', 'priority', 'leader_elect', 'shards',
         'processes', 'liveness_endpoint', 'metrics_endpoint', 'tracing', 'debug_endpoint')
@@ -637,15 +648,15 @@ def crd(
 @logging_options
 @scope_options
 @rights_options
-@helpscreens.option('--image', required=True, section='Deployment',
-                    help="Run this image, which has Kopf and the PATHS in it.")
-@helpscreens.option('--name', section='Deployment',
-                    help="Name the objects so. [default: after the first file]")
+@helpscreens.option('--image', required=True, metavar='IMAGE', section='Deployment',
+                    help="Run this image, which contains Kopf and the PATHS.")
+@helpscreens.option('--name', metavar='NAME', section='Deployment',
+                    help="Set the name of the objects. [default: that of the first file]")
 @helpscreens.option('--operator-namespace', metavar='NAME', section='Deployment',
-                    help="Run the operator in this namespace. [default: as the name]")
+                    help="Run the operator in this namespace. [default: the name]")
 @helpscreens.option('--replicas', type=click.IntRange(1), default=1, show_default=True,
                     metavar='N', section='Deployment',
-                    help="Run so many pods. More than one need --leader-elect or --shards.")
+                    help="Run N pods. Several pods need --leader-elect or --shards.")
 @helpscreens.option('--pod-monitor', is_flag=True, section='Deployment',
                     help="Let the Prometheus Operator find the metrics. The cluster must have its "
                          "kind PodMonitor.")
@@ -718,9 +729,12 @@ def manifests(
     _run_command(__controls, show())
 
 
-@main.command(cls=RunCommand, short_help="Serve a Kubernetes API for trying and testing.")
+@main.command(
+    cls=RunCommand, page='sandbox',
+    short_help="Serve a Kubernetes API for experiments and tests.")
 @logging_options
-@helpscreens.option('--port', type=click.IntRange(0, 65535), default=0, section='Sandbox',
+@helpscreens.option('--port', type=click.IntRange(0, 65535), default=0, metavar='N',
+                    section='Sandbox',
                     help="Listen on this port. [default: any free port]")
 @helpscreens.option('--tls', is_flag=True, section='Sandbox',
                     help="Serve HTTPS, with certificates made for this run. It needs the extra "
@@ -728,7 +742,7 @@ def manifests(
 @sandbox_options
 def sandbox(**options: Any) -> None:
     """
-    Serve a Kubernetes API for trying and testing, until it is stopped.
+    Serve a Kubernetes API for experiments and tests, until it is stopped.
 
     For example: kopf sandbox --load examples/crd.yaml
     """
@@ -736,9 +750,8 @@ def sandbox(**options: Any) -> None:
     sandboxing.serve(**options)
 
 
-@main.command(cls=helpscreens.SectionCommand, short_help="Show what an operator would watch.")
-@helpscreens.option('-m', '--module', 'modules', multiple=True,
-                    help="Load this module with handlers, too. Can be repeated.")
+@main.command(page='running', short_help="Show what an operator would watch.")
+@modules_option
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
 def check(
@@ -759,13 +772,12 @@ def check(
         raise click.exceptions.Exit(1)
 
 
-@main.command(
-    cls=helpscreens.SectionCommand, short_help="Explain why handlers are called, or not.")
+@main.command(page='troubleshooting', short_help="Explain why handlers are called, or not.")
 @logging_options
-@helpscreens.option('-m', '--module', 'modules', multiple=True,
-                    help="Load this module with handlers, too. Can be repeated.")
+@modules_option
 @helpscreens.option('-n', '--namespace',
-                    help="The namespace of the object. [default: of the kubeconfig]")
+                    metavar='NAME',
+                    help="Take the object of this namespace. [default: that of the kubeconfig]")
 @helpscreens.option('--startup', is_flag=True,
                     help="Call the startup handlers first, if they change the settings; "
                          "and the cleanup handlers at the end.")
@@ -810,12 +822,12 @@ def explain(
 
 
 @main.command(
-    cls=helpscreens.SectionCommand, short_help="Preview what an operator would do in a cluster.",
+    page='preview',
+    short_help="Preview what an operator would do in a cluster.",
     context_settings={'default_map': {'quiet': True}})
 @logging_options
 @scope_options
-@helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
-                    help="Load this module with handlers, too. Can be repeated.")
+@modules_option
 @helpscreens.option('-l', '--selector', 'labels', metavar='LABELS', default='', section='Scope',
                     help="Call the handlers only for the objects with these labels: app=web,!old")
 @helpscreens.option('--against', multiple=True, metavar='FILE', section='Plan',
@@ -827,7 +839,7 @@ def explain(
                     help="Print the plan in this format.")
 @helpscreens.option('--horizon', default='1h', metavar='TIME', show_default=True, section='Plan',
                     callback=parse_duration,
-                    help="Preview so much time at most, for example 90s, 30m, or 1h.")
+                    help="Preview at most this time, for example 90s, 30m, or 1h.")
 @helpscreens.option('--context', metavar='NAME', section='Plan',
                     help="Read the cluster of this context of the kubeconfig. "
                          "[default: the current context]")
@@ -886,10 +898,10 @@ def completion(shell: str) -> None:
     click.echo(complete(main, {}, 'kopf', '_KOPF_COMPLETE').source())
 
 
-@main.command(cls=helpscreens.SectionCommand, short_help="Freeze the operators of a peering.")
+@main.command(page='peering', short_help="Freeze the operators of a peering.")
 @logging_options
 @scope_options
-@helpscreens.option('-i', '--id', type=str, section='Peering',
+@helpscreens.option('-i', '--id', metavar='NAME', section='Peering',
                     help="Freeze by this name, by which `kopf resume` ends it. "
                          "[default: user@host]")
 @helpscreens.option('--dev', is_flag=True, section='Peering',
@@ -897,10 +909,12 @@ def completion(shell: str) -> None:
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
                     section='Peering', help="Freeze the operators of this peering.")
 @helpscreens.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
-                    section='Peering', help="Freeze the operators of this priority or lower.")
-@helpscreens.option('-t', '--lifetime', type=int, required=True, section='Peering',
+                    metavar='N', section='Peering',
+                    help="Freeze the operators of this priority or lower.")
+@helpscreens.option('-t', '--lifetime', type=int, required=True, metavar='SECONDS',
+                    section='Peering',
                     help="Freeze for this number of seconds.")
-@helpscreens.option('-m', '--message', type=str, section='Peering',
+@helpscreens.option('-m', '--message', metavar='MESSAGE', section='Peering',
                     help="Leave a message for people.")
 @click.make_pass_decorator(CLIControls, ensure=True)
 def freeze(
@@ -919,10 +933,10 @@ def freeze(
         priority=DEV_PRIORITY if dev else priority, **where)
 
 
-@main.command(cls=helpscreens.SectionCommand, short_help="Resume the operators of a peering.")
+@main.command(page='peering', short_help="Resume the operators of a peering.")
 @logging_options
 @scope_options
-@helpscreens.option('-i', '--id', type=str, section='Peering',
+@helpscreens.option('-i', '--id', metavar='NAME', section='Peering',
                     help="End the freezing by this name. [default: user@host]")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
                     section='Peering', help="Resume the operators of this peering.")
@@ -937,11 +951,12 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add what selects the objects of a command."""
     option = helpscreens.option
 
-    @option('-n', '--namespace', help="The namespace of the objects. [default: of the kubeconfig]")
+    @option('-n', '--namespace', metavar='NAME',
+            help="Take the objects of this namespace. [default: that of the kubeconfig]")
     @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
-            help="The objects of all namespaces.")
+            help="Take the objects of all namespaces.")
     @option('-l', '--selector', metavar='LABELS',
-            help="All objects with these labels, instead of names.")
+            help="Take all objects with these labels, instead of names.")
     @click.argument('kind')
     @click.argument('names', nargs=-1, metavar='[NAME]...')
     @functools.wraps(fn)
@@ -958,18 +973,19 @@ def pausing_option(fn: Callable[P, R]) -> Callable[P, R]:
     """Add which annotation pauses objects."""
     return helpscreens.option(
         '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
-        show_default=True, help="The annotation, if the settings of the operator rename it.")(fn)
+        show_default=True,
+        help="Use this annotation, if the settings of the operator rename it.")(fn)
 
 
-@main.command(
-    cls=helpscreens.SectionCommand, short_help="Pause single objects: their handlers wait.")
+@main.command(page='pausing', short_help="Pause single objects: their handlers wait.")
 @logging_options
 @helpscreens.option('--until', metavar='TIME',
                     help="End the pause then: 2026-12-01T08:00+01:00. Without a zone: in UTC. "
                          "[default: by kopf unpause]")
-@helpscreens.option('--reason', default='', help="Say why, for other people.")
+@helpscreens.option('--reason', default='', metavar='REASON',
+                    help="Tell other people why.")
 @helpscreens.option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
-                    show_default=True, help="What becomes of deletions in the pause.")
+                    show_default=True, help="Allow deletions in the pause, or let them wait.")
 @pausing_option
 @object_options
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -995,7 +1011,7 @@ def pause(
         known="It was paused so already")
 
 
-@main.command(cls=helpscreens.SectionCommand, short_help="End the pauses of single objects.")
+@main.command(page='pausing', short_help="End the pauses of single objects.")
 @logging_options
 @pausing_option
 @object_options
@@ -1011,14 +1027,14 @@ def unpause(__controls: CLIControls, **options: Any) -> None:
         known="It was not paused")
 
 
-@main.group(short_help="Release what is over the budgets for deletions.")
+@main.group(page='brakes', short_help="Release what is over the budgets for deletions.")
 def brakes() -> None:
     """Release what an operator does not do, as it is over the budgets of settings.brakes."""
 
 
 @brakes.command(
-    'release', cls=helpscreens.SectionCommand,
-    short_help="Let an operator do all that it wants for some objects.")
+    'release',
+    page='brakes', short_help="Let an operator do all that it wants for some objects.")
 @logging_options
 @object_options
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -1038,15 +1054,16 @@ def release_brakes(__controls: CLIControls, **options: Any) -> None:
         done=f"The brakes are released until {text}", known="The brakes were released already")
 
 
-@main.group(short_help="Say what exists in external systems.")
+@main.group(page='external', short_help="Record what exists in external systems.")
 def external() -> None:
-    """Say what exists in external systems, where an operator cannot know it."""
+    """Record what exists in external systems, where an operator cannot know it."""
 
 
 def thing_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add which thing of which object is meant."""
     @helpscreens.option('-n', '--namespace',
-                        help="The namespace of the object. [default: of the kubeconfig]")
+                        metavar='NAME',
+                        help="Take the object of this namespace. [default: that of the kubeconfig]")
     @click.argument('kind')
     @click.argument('name')
     @click.argument('id')
@@ -1056,10 +1073,10 @@ def thing_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-@external.command(
-    cls=helpscreens.SectionCommand, short_help="Let an object have what exists already.")
+@external.command(page='external', short_help="Let an object have what exists already.")
 @logging_options
-@helpscreens.option('--key', required=True, help="The key in the external system.")
+@helpscreens.option('--key', required=True, metavar='KEY',
+                    help="Take what has this key in the external system.")
 @thing_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 def adopt(__controls: CLIControls, key: str, **options: Any) -> None:
@@ -1071,14 +1088,13 @@ def adopt(__controls: CLIControls, key: str, **options: Any) -> None:
     _state(__controls, key, '.adopt', f"It is adopted by the key {key}", **options)
 
 
-@external.command(
-    cls=helpscreens.SectionCommand, short_help="Say that nothing exists, so that it is created.")
+@external.command(page='external', short_help="Record that nothing exists.")
 @logging_options
 @thing_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 def retry(__controls: CLIControls, **options: Any) -> None:
     """
-    Say that nothing was created for an object: the operator creates it now. Look before.
+    Record that nothing was created for an object: the operator creates it now. Look before.
 
     For example: kopf external retry tenants tenant1 billing
     """
@@ -1104,7 +1120,8 @@ def _annotate(
 
 
 @main.command(
-    cls=RunCommand, short_help="Release the objects of an operator, to uninstall it.")
+    cls=RunCommand, page='uninstall',
+    short_help="Release the objects of an operator, to uninstall it.")
 @logging_options
 @scope_options
 @helpscreens.option('--finalizer', metavar='NAME', show_default=True,
@@ -1123,10 +1140,10 @@ def _annotate(
                     help="Do not check whether the operator still runs.")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
                     default='default', show_default=True,
-                    help="The peering of the operator: nobody may be in it.")
+                    help="Refuse to start if an operator is in this peering.")
 @helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership', callback=name_lease,
                     default=LEASE, show_default=True,
-                    help="The Lease or the sharding of the operator: nobody may hold it.")
+                    help="Refuse to start if somebody holds this Lease, or shards of this name.")
 @click.argument('kinds', nargs=-1, required=True, metavar='KIND...')
 @click.make_pass_decorator(CLIControls, ensure=True)
 def release(
@@ -1156,8 +1173,7 @@ def release(
         sweep, kinds, wanted, clusterwide=clusterwide, namespaces=namespaces))
 
 
-@main.command(
-    cls=helpscreens.SectionCommand, short_help="Store all objects in the present storage version.")
+@main.command(page='versions', short_help="Store all objects in the present storage version.")
 @logging_options
 @click.argument('kind')
 @click.make_pass_decorator(CLIControls, ensure=True)

@@ -1,6 +1,8 @@
 import asyncio
+import email.message
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -17,6 +19,7 @@ from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._kits import running
+from tests.docs.snippets import DOCS
 
 COMMANDS = [
     'init', 'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',
@@ -181,18 +184,42 @@ def test_options_are_taken_from_the_environment(run, variable, value, name, expe
     assert run(env={variable: value})[name] == expected
 
 
+def list_commands(group=cli.main, *names):
+    for command in group.commands.values():
+        yield (*names, command.name), command
+        if isinstance(command, click.Group):
+            yield from list_commands(command, *names, command.name)
+
+
 def list_options():
-    for command in cli.main.commands.values():
+    for names, command in list_commands():
         for option in command.params:
             if isinstance(option, click.Option):
-                yield pytest.param(command, option, id=f'{command.name} {option.opts[-1]}')
+                yield pytest.param(names, command, option, id=' '.join([*names, option.opts[-1]]))
 
 
-@pytest.mark.parametrize(('command', 'option'), list(list_options()))
+@pytest.mark.parametrize('names', [pytest.param(names, id=' '.join(names))
+                                   for names, _ in list_commands()])
+def test_the_help_is_for_people(invoke, names):
+    text = invoke(*names, '--help').output
+    assert not re.search(r' (TEXT|INTEGER|FLOAT|PATH|FILENAME)\b', text)
+    [page] = re.findall(r'^Documentation: .+/([\w-]+)\.\w+$', text, re.MULTILINE)
+    assert (DOCS / f'{page}.md').exists()
+
+
+def test_the_help_has_the_address_of_the_page_if_it_is_known(invoke, monkeypatch):
+    known = email.message.Message()
+    known['Project-URL'] = 'Documentation, https://example.com/kopf/index.html'
+    monkeypatch.setattr('importlib.metadata.metadata', lambda _: known)
+    output = invoke('run', '--help').output
+    assert output.endswith('\n\nDocumentation: https://example.com/kopf/running.html\n')
+
+
+@pytest.mark.parametrize(('names', 'command', 'option'), list(list_options()))
 def test_variable_named_after_an_option_has_the_effect_of_the_option(
-        command, option, monkeypatch, tmp_path):
+        invoke, names, command, option, monkeypatch, tmp_path):
     def parse(*args):
-        prefix = f'KOPF_{command.name.upper()}'
+        prefix = '_'.join(['KOPF', *names]).upper()
         return command.make_context(
             command.name, [*args, *needed], auto_envvar_prefix=prefix).params
 
@@ -200,7 +227,8 @@ def test_variable_named_after_an_option_has_the_effect_of_the_option(
     name = max(option.opts, key=len)
     needed = {
         'explain': ['x', 'y'], 'release': ['x'], 'migrate': ['x'], 'pause': ['x'],
-        'unpause': ['x']}.get(command.name, [])
+        'unpause': ['x'], 'adopt': ['x', 'y', 'z'], 'retry': ['x', 'y', 'z'],
+    }.get(command.name, [])
     needed += [f'{max(other.opts, key=len)}=5' for other in command.params
                if isinstance(other, click.Option) and other.required and other is not option]
     value = 'true' if option.is_flag else {
@@ -211,7 +239,9 @@ def test_variable_named_after_an_option_has_the_effect_of_the_option(
     }.get(type(option.type), '7' if 'int' in option.type.name else 'http://:80/')
     value = {'horizon': '7m', 'fail_on': 'deletions'}.get(option.name, value)
     expected = parse(name if option.is_flag else f'{name}={value}')
-    variable = f"KOPF_{command.name}_{name.removeprefix('--').replace('-', '_')}".upper()
+    variable = '_'.join(['KOPF', *names, name.removeprefix('--').replace('-', '_')]).upper()
+    if not option.hidden:
+        assert f'env var: {variable}' in ' '.join(invoke(*names, '--help').output.split())
     monkeypatch.setenv(variable, value)
     found = parse()
     assert found == expected

@@ -30,6 +30,7 @@ import kopf
 import kopf.testing
 from kopf import cli
 from kopf._cogs.configs import configuration
+from kopf._kits import helpscreens
 
 HERE = pathlib.Path(__file__).parents[1]
 NAME = re.compile(r'@?(kopf(?:\.[a-zA-Z]\w*)+|settings\.\w+\.\w+)(?:\(\.*\))?')
@@ -126,6 +127,7 @@ class CommandLine(SphinxDirective):
         for part in name.split():
             command = command.commands[part]
         context = click.Context(command, info_name=f'kopf {name}')
+        prefixed = click.Context(command, auto_envvar_prefix=f'KOPF_{name}'.replace(' ', '_'))
         self.env.note_dependency(inspect.getsourcefile(cli) or '')
         usage = ' '.join(command.collect_usage_pieces(context))
         lines = [inspect.cleandoc(command.help or ''), '',
@@ -134,9 +136,8 @@ class CommandLine(SphinxDirective):
             record = param.get_help_record(context)
             if record is not None:
                 lines += [f'`{record[0]}`', f': {" ".join(record[1].split())}', '']
-                if param.name != 'help':
-                    variable = param.envvar or f'KOPF_{name}_{param.name}'.upper().replace(' ', '_')
-                    lines += [f'  Environment: `{variable}`.', '']
+                if isinstance(param, helpscreens.SectionOption):
+                    lines += [f'  Environment: `{param.list_variables(prefixed)[0]}`.', '']
         return self.parse_text_to_nodes('\n'.join(lines))
 
 

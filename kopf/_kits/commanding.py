@@ -174,7 +174,8 @@ async def _change(
                          if records.is_peering(resource, clusterwide=clusterwide)]
             if not resources:
                 raise CommandError(
-                    f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
+                    f"The cluster has no such kind as {kind}. "
+                    f"Type first: kopf crd --peering --apply")
             for namespace in await find_namespaces(
                     client, settings=settings, clusterwide=clusterwide, patterns=namespaces):
                 changed = False

@@ -4,6 +4,7 @@ arguments.
 """
 import enum
 import functools
+import importlib.metadata
 import os
 from collections.abc import Callable, Container, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -46,12 +47,26 @@ class SectionOption(click.Option):
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
+        if variables := self.list_variables(ctx):
+            extra['envvars'] = (variables[0],)
         if 'default' in extra:
             extra.pop('required', None)  # an option with a default can be omitted
         return extra
 
 
-class SectionCommand(click.Command):
+class PageCommand(click.Command):
+    """A command that names its page in the documentation at the end of its help."""
+
+    def __init__(self, *args: Any, page: str = 'cli', **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.page = page
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write_text(f"Documentation: {find_page(self.page)}")
+
+
+class SectionCommand(PageCommand):
     """A command that shows its options in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -64,6 +79,23 @@ class SectionCommand(click.Command):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+
+
+class PageGroup(PageCommand, click.Group):
+    """A group of commands that names its page in the same way."""
+
+    command_class = SectionCommand
+
+
+def find_page(name: str) -> str:
+    """Find a page of the documentation: its URL, if the package knows where its pages are."""
+    try:
+        urls = importlib.metadata.metadata('kopf').get_all('Project-URL') or ()
+    except importlib.metadata.PackageNotFoundError:
+        urls = ()
+    index = dict(url.split(', ', 1) for url in urls).get('Documentation', 'docs/index.md')
+    folder, _, start = index.rpartition('/')
+    return f"{folder}/{name}{'.md' if start.endswith('.md') else '.html'}"
 
 
 def option(*names: str, **kwargs: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:

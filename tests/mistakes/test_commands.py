@@ -33,7 +33,7 @@ COMMANDS = [
     # Commands and options.
     ("kopf rnu handlers.py", r"No such command 'rnu'\. Did you mean 'run'\?"),
     ("kopf handlers.py -A",
-     r"'handlers\.py' is no command\. Did you mean: kopf run handlers\.py -A"),
+     r"No such command 'handlers\.py'\. Did you mean: kopf run handlers\.py -A"),
     ("kopf -A handlers.py", r"No such option '-A'\..* for example: kopf run -A handlers\.py"),
     ("kopf --verbose run handlers.py",
      r"No such option '--verbose'\..* for example: kopf run --verbose handlers\.py"),

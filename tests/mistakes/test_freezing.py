@@ -29,7 +29,8 @@ def freeze():
 
 def test_kinds_of_peering_must_exist(freeze):
     assert freeze('-A', '--peering=x') == (
-        "Error: The cluster has no such kind as ClusterKopfPeering. Apply peering.yaml first.")
+        "Error: The cluster has no such kind as ClusterKopfPeering. "
+        "Type first: kopf crd --peering --apply")
 
 
 def test_namespaces_must_exist(freeze):

@@ -133,7 +133,7 @@ def make(
         '0-definitions': [
             *(definitions if plan.minor is None else [
                 enforcement.remove_ignored(definition, plan.minor) for definition in definitions]),
-            *(yaml.safe_load_all(PEERING.read_text('utf-8')) if has_peering else ())],
+            *(load_peering_kinds() if has_peering else ())],
         '1-namespace': [] if is_there else [namespace],
         '2-rights': [account, *_make_rights(plan, rights)],
         '3-users': [viewers, editors] if definitions else [],
@@ -169,6 +169,11 @@ def _make_rules(definitions: Sequence[Definition], verbs: Sequence[str]) -> list
             [plural, f'{plural}/scale'] if is_scaled else [plural])
     return [{'apiGroups': [group], 'resources': resources, 'verbs': [*verbs]}
             for group, resources in plurals.items()]
+
+
+def load_peering_kinds() -> list[dict[str, Any]]:
+    """Load the definitions of the kinds by which operators find each other."""
+    return list(yaml.safe_load_all(PEERING.read_text('utf-8')))
 
 
 def _make_peerings(plan: Plan, peering: configuration.PeeringSettings) -> Iterator[Manifest]:

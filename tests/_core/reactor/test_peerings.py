@@ -190,5 +190,5 @@ async def test_without_the_definitions_they_are_named_too(registry):
     async with testing.open_api('sandbox') as api:
         async with api.operator(registry=registry, standalone=False) as operator:
             [line] = await operator.wait_log("peering object is not found")
-    assert "kubectl apply -f peering.yaml; echo '" in line
+    assert "kopf crd --peering | kubectl apply -f -; echo '" in line
     assert "If there are none, add --standalone." in line

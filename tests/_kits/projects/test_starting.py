@@ -90,7 +90,7 @@ def test_the_commands_that_are_named_exist(project):
 
 def test_the_next_commands_are_printed(init):
     lines = init(NAME).output.splitlines()
-    assert lines[:2] == [f"{NAME} is made. Type next:", f"    cd {NAME}"]
+    assert lines[:2] == [f"Created {NAME}. Type next:", f"    cd {NAME}"]
 
 
 @pytest.mark.parametrize('name', ['', '.', 'a.b', 'A', '1a', 'a-', '../a', 'a/b', 'a' * 64])

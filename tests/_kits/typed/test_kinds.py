@@ -1,5 +1,6 @@
 import dataclasses
 import os
+import pathlib
 from typing import Annotated, Any
 
 import annotated_types as at
@@ -334,3 +335,10 @@ def test_definitions_are_written_to_a_folder(script, tmp_path):
     assert result.exit_code == 0
     [definition] = yaml.safe_load_all((tmp_path / 'sizes.example.com.yaml').read_text())
     assert definition == yaml.safe_load(CliRunner().invoke(cli.main, ['crd', script]).stdout)
+
+
+def test_command_prints_the_kinds_of_peerings():
+    result = CliRunner().invoke(cli.main, ['crd', '--peering'])
+    printed = list(yaml.safe_load_all(result.stdout))
+    peering = pathlib.Path(kopf.__file__).parents[1] / 'peering.yaml'
+    assert printed[-2:] == list(yaml.safe_load_all(peering.read_text()))

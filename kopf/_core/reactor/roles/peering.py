@@ -244,5 +244,5 @@ class Peerings(coordination.Coordination):
             'kind': kind, 'metadata': {'name': self._settings.peering.name}})
         option = '' if namespaces[0] is None else (
             f' -n {namespaces[0]}' if len(namespaces) == 1 else ' -n NAMESPACE')
-        definition = "kubectl apply -f peering.yaml; " if resource is None else ""
+        definition = "kopf crd --peering | kubectl apply -f -; " if resource is None else ""
         return f"{definition}echo '{obj}' | kubectl create{option} -f -"
