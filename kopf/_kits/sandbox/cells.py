@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kopf._kits.sandbox import autoscalers, encoding
-from kopf._kits.sandbox.kinds import Resource
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.kinds import Resource, get_traits
+from kopf._kits.sandbox.statuses import Obj, dig
 
 Cell = Callable[[Obj, datetime.datetime], Any]
 
@@ -76,70 +76,60 @@ def typed(found: Sequence[Any], type: str) -> Any:
                     for each in found)
 
 
-def _dig(obj: Any, *path: str) -> Any:
-    for key in path:
-        obj = obj.get(key) if isinstance(obj, dict) else None
-    return obj
+def _count(*paths: str) -> Cell:
+    return lambda obj, now: sum(len(dig(obj, path) or ()) for path in paths)
 
 
-def _count(*paths: tuple[str, ...]) -> Cell:
-    return lambda obj, now: sum(len(_dig(obj, *path) or ()) for path in paths)
+def _field(path: str, default: Any = '<none>') -> Cell:
+    return lambda obj, now: default if dig(obj, path) in (None, '') else dig(obj, path)
 
 
-def _field(*path: str, default: Any = '<none>') -> Cell:
-    return lambda obj, now: default if _dig(obj, *path) in (None, '') else _dig(obj, *path)
+def _since(path: str) -> Cell:
+    return lambda obj, now: age(dig(obj, path), now) if dig(obj, path) else '<none>'
 
 
-def _since(*path: str, otherwise: str = '<none>') -> Cell:
-    return lambda obj, now: age(_dig(obj, *path), now) if _dig(obj, *path) else otherwise
-
-
-def _join(*path: str) -> Cell:
-    return lambda obj, now: ','.join(map(str, _dig(obj, *path) or ())) or '<none>'
-
-
-def _ratio(done: tuple[str, ...], total: tuple[str, ...], default: int = 0) -> Cell:
+def _ratio(done: str, total: str, default: int = 0) -> Cell:
     def cell(obj: Obj, now: datetime.datetime) -> str:
-        wanted = _dig(obj, *total)
-        return f"{_dig(obj, *done) or 0}/{default if wanted is None else wanted}"
+        wanted = dig(obj, total)
+        return f"{dig(obj, done) or 0}/{default if wanted is None else wanted}"
     return cell
 
 
-def _containers(part: str, *path: str) -> Cell:
+def _containers(part: str, path: str) -> Cell:
     return lambda obj, now: ','.join(
-        str(container.get(part, '')) for container in _dig(obj, *path, 'containers') or ())
+        str(container.get(part, '')) for container in dig(obj, f'{path}.containers') or ())
 
 
-def _selector(*path: str) -> Cell:
+def _selector(path: str) -> Cell:
     return lambda obj, now: ','.join(
-        f'{key}={value}' for key, value in sorted((_dig(obj, *path) or {}).items())) or '<none>'
+        f'{key}={value}' for key, value in sorted((dig(obj, path) or {}).items())) or '<none>'
 
 
 def _pod_ready(obj: Obj, now: datetime.datetime) -> str:
-    statuses = _dig(obj, 'status', 'containerStatuses') or ()
+    statuses = dig(obj, 'status.containerStatuses') or ()
     ready = sum(bool(status.get('ready')) for status in statuses)
-    return f"{ready}/{len(_dig(obj, 'spec', 'containers') or ())}"
+    return f"{ready}/{len(dig(obj, 'spec.containers') or ())}"
 
 
 def _pod_status(obj: Obj, now: datetime.datetime) -> str:
-    if _dig(obj, 'metadata', 'deletionTimestamp'):
+    if dig(obj, 'metadata.deletionTimestamp'):
         return 'Terminating'
-    for status in _dig(obj, 'status', 'containerStatuses') or ():
+    for status in dig(obj, 'status.containerStatuses') or ():
         for state in ('waiting', 'terminated'):
-            reason = _dig(status, 'state', state, 'reason')
+            reason = dig(status, f'state.{state}.reason')
             if reason:
                 return str(reason)
-    return str(_dig(obj, 'status', 'reason') or _dig(obj, 'status', 'phase') or '')
+    return str(dig(obj, 'status.reason') or dig(obj, 'status.phase') or '')
 
 
 def _pod_restarts(obj: Obj, now: datetime.datetime) -> str:
     return str(sum(status.get('restartCount', 0)
-                   for status in _dig(obj, 'status', 'containerStatuses') or ()))
+                   for status in dig(obj, 'status.containerStatuses') or ()))
 
 
 def _ports(obj: Obj, now: datetime.datetime) -> str:
     shown = []
-    for port in _dig(obj, 'spec', 'ports') or ():
+    for port in dig(obj, 'spec.ports') or ():
         node = f":{port['nodePort']}" if port.get('nodePort') else ''
         shown.append(f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}")
     return ','.join(shown) or '<none>'
@@ -150,30 +140,30 @@ def _external_ip(obj: Obj, now: datetime.datetime) -> str:
     if spec.get('type') == 'ExternalName':
         return str(spec.get('externalName', ''))
     if spec.get('type') == 'LoadBalancer':
-        points = _dig(obj, 'status', 'loadBalancer', 'ingress') or ()
+        points = dig(obj, 'status.loadBalancer.ingress') or ()
         shown = [point.get('ip') or point.get('hostname') for point in points]
         return ','.join(filter(None, [*shown, *(spec.get('externalIPs') or ())])) or '<pending>'
     return ','.join(spec.get('externalIPs') or ()) or '<none>'
 
 
 def _node_status(obj: Obj, now: datetime.datetime) -> str:
-    ready = next((condition for condition in _dig(obj, 'status', 'conditions') or ()
+    ready = next((condition for condition in dig(obj, 'status.conditions') or ()
                   if condition.get('type') == 'Ready'), None)
     state = 'Unknown' if ready is None else \
         'Ready' if ready.get('status') == 'True' else 'NotReady'
-    return f'{state},SchedulingDisabled' if _dig(obj, 'spec', 'unschedulable') else state
+    return f'{state},SchedulingDisabled' if dig(obj, 'spec.unschedulable') else state
 
 
 def _node_roles(obj: Obj, now: datetime.datetime) -> str:
     prefix = 'node-role.kubernetes.io/'
-    labels = _dig(obj, 'metadata', 'labels') or {}
+    labels = dig(obj, 'metadata.labels') or {}
     return ','.join(sorted(label[len(prefix):] for label in labels if label.startswith(prefix))) \
         or '<none>'
 
 
 def _node_address(type: str) -> Cell:
     return lambda obj, now: next(
-        (address.get('address') for address in _dig(obj, 'status', 'addresses') or ()
+        (address.get('address') for address in dig(obj, 'status.addresses') or ()
          if address.get('type') == type), '<none>')
 
 
@@ -200,32 +190,28 @@ def _event_seen(which: str) -> Cell:
 
 
 def _job_duration(obj: Obj, now: datetime.datetime) -> str:
-    start = parse_time(_dig(obj, 'status', 'startTime'))
+    start = parse_time(dig(obj, 'status.startTime'))
     if start is None:
         return ''
-    end = parse_time(_dig(obj, 'status', 'completionTime')) or now
+    end = parse_time(dig(obj, 'status.completionTime')) or now
     return duration((end - start).total_seconds())
 
 
 def _job_status(obj: Obj, now: datetime.datetime) -> str:
-    conditions = {condition.get('type') for condition in _dig(obj, 'status', 'conditions') or ()
+    conditions = {condition.get('type') for condition in dig(obj, 'status.conditions') or ()
                   if condition.get('status') == 'True'}
     for type in ('Complete', 'Failed'):
         if type in conditions:
             return type
-    if _dig(obj, 'metadata', 'deletionTimestamp'):
+    if dig(obj, 'metadata.deletionTimestamp'):
         return 'Terminating'
-    return 'Suspended' if _dig(obj, 'spec', 'suspend') else 'Running'
+    return 'Suspended' if dig(obj, 'spec.suspend') else 'Running'
 
 
 def _ingress_hosts(obj: Obj, now: datetime.datetime) -> str:
-    hosts = [rule['host'] for rule in _dig(obj, 'spec', 'rules') or () if rule.get('host')]
+    hosts = [rule['host'] for rule in dig(obj, 'spec.rules') or () if rule.get('host')]
     more = f' + {len(hosts) - 3} more...' if len(hosts) > 3 else ''
     return ','.join(hosts[:3]) + more or '*'
-
-
-def _ingress_ports(obj: Obj, now: datetime.datetime) -> str:
-    return '80, 443' if _dig(obj, 'spec', 'tls') else '80'
 
 
 def _role(obj: Obj, now: datetime.datetime) -> str:
@@ -243,104 +229,51 @@ def _subjects(type: str) -> Cell:
 def _access_modes(obj: Obj, now: datetime.datetime) -> str:
     short = {'ReadWriteOnce': 'RWO', 'ReadOnlyMany': 'ROX', 'ReadWriteMany': 'RWX',
              'ReadWriteOncePod': 'RWOP'}
-    modes = _dig(obj, 'status', 'accessModes') or () if _dig(obj, 'spec', 'volumeName') else ()
+    modes = dig(obj, 'status.accessModes') or () if dig(obj, 'spec.volumeName') else ()
     return ','.join(short.get(mode, mode) for mode in modes)
 
 
-def _workload(spec: tuple[str, ...] = ('spec', 'template', 'spec')) -> dict[str, Cell]:
-    return {
-        'Containers': _containers('name', *spec), 'Images': _containers('image', *spec),
-        'Selector': _selector('spec', 'selector', 'matchLabels'),
-    }
-
+_MAKERS: Mapping[str, Callable[..., Cell]] = {
+    'address': _node_address, 'containers': _containers, 'count': _count, 'field': _field,
+    'ratio': _ratio, 'seen': _event_seen, 'selector': _selector, 'since': _since,
+    'subjects': _subjects}
+"""What makes the cells of the data, by the names there."""
 
 _EVENTS: dict[str, Cell] = {
-    'Last Seen': _event_seen('last'), 'First Seen': _event_seen('first'),
-    'Type': _field('type', default=''), 'Reason': _field('reason', default=''),
     'Object': _event_object, 'Source': _event_source,
-    'Subobject': _field('involvedObject', 'fieldPath', default=''),
     'Message': lambda obj, now: str(obj.get('message') or obj.get('note') or '').strip(),
     'Count': lambda obj, now: obj.get('count') or obj.get('deprecatedCount') or 1,
 }
 
-_REPLICAS: dict[str, Cell] = {
-    'Ready': _ratio(('status', 'readyReplicas'), ('spec', 'replicas')), **_workload()}
-
-_BINDINGS: dict[str, Cell] = {
-    'Role': _role, 'Users': _subjects('User'), 'Groups': _subjects('Group'),
-    'ServiceAccounts': _subjects('ServiceAccount')}
-
-_WEBHOOKS: dict[str, Cell] = {'Webhooks': _count(('webhooks',))}
-
-#: By resources and the names of columns.
-COMPUTED: Mapping[Resource, Mapping[str, Cell]] = {
-    ('', 'configmaps'): {'Data': _count(('data',), ('binaryData',))},
-    ('', 'secrets'): {'Data': _count(('data',))},
-    ('', 'serviceaccounts'): {'Secrets': _count(('secrets',))},
+_SPECIAL: Mapping[Resource, Mapping[str, Cell]] = {
     ('', 'events'): _EVENTS,
     ('events.k8s.io', 'events'): _EVENTS,
     ('', 'pods'): {
         'Ready': _pod_ready, 'Status': _pod_status, 'Restarts': _pod_restarts,
-        'IP': _field('status', 'podIP'), 'Node': _field('spec', 'nodeName'),
-        'Nominated Node': _field('status', 'nominatedNodeName'),
-        'Readiness Gates': lambda obj, now: '<none>',
-    },
-    ('', 'services'): {
-        'Cluster-IP': _field('spec', 'clusterIP'), 'External-IP': _external_ip,
-        'Port(s)': _ports, 'Selector': _selector('spec', 'selector'),
-    },
-    ('', 'nodes'): {
-        'Status': _node_status, 'Roles': _node_roles,
-        'Version': _field('status', 'nodeInfo', 'kubeletVersion', default=''),
-        'Internal-IP': _node_address('InternalIP'), 'External-IP': _node_address('ExternalIP'),
-        'OS-Image': _field('status', 'nodeInfo', 'osImage', default='<unknown>'),
-        'Kernel-Version': _field('status', 'nodeInfo', 'kernelVersion', default='<unknown>'),
-        'Container-Runtime': _field(
-            'status', 'nodeInfo', 'containerRuntimeVersion', default='<unknown>'),
-    },
-    ('', 'persistentvolumeclaims'): {
-        'Capacity': _field('status', 'capacity', 'storage', default=''),
-        'Access Modes': _access_modes,
-        'StorageClass': _field('spec', 'storageClassName', default=''),
-        'VolumeMode': _field('spec', 'volumeMode', default='<unset>'),
-        'VolumeAttributesClass': _field('spec', 'volumeAttributesClassName', default='<unset>'),
-    },
-    ('apps', 'deployments'): _REPLICAS,
-    ('apps', 'statefulsets'): _REPLICAS,
-    ('apps', 'replicasets'): _workload(),
-    ('apps', 'daemonsets'): {
-        'Node Selector': _selector('spec', 'template', 'spec', 'nodeSelector'), **_workload()},
-    ('batch', 'jobs'): {
-        'Status': _job_status, 'Duration': _job_duration,
-        'Completions': _ratio(('status', 'succeeded'), ('spec', 'completions'), 1), **_workload(),
-    },
+        'Readiness Gates': lambda obj, now: '<none>'},
+    ('', 'services'): {'External-IP': _external_ip, 'Port(s)': _ports},
+    ('', 'nodes'): {'Status': _node_status, 'Roles': _node_roles},
+    ('', 'persistentvolumeclaims'): {'Access Modes': _access_modes},
+    ('batch', 'jobs'): {'Status': _job_status, 'Duration': _job_duration},
     ('batch', 'cronjobs'): {
-        'Timezone': _field('spec', 'timeZone'), 'Active': _count(('status', 'active')),
-        'Suspend': lambda obj, now: str(bool(_dig(obj, 'spec', 'suspend'))),
-        'Last Schedule': _since('status', 'lastScheduleTime'),
-        **_workload(('spec', 'jobTemplate', 'spec', 'template', 'spec')),
-    },
+        'Suspend': lambda obj, now: str(bool(dig(obj, 'spec.suspend')))},
     ('networking.k8s.io', 'ingresses'): {
-        'Class': _field('spec', 'ingressClassName'), 'Hosts': _ingress_hosts,
-        'Address': lambda obj, now: '', 'Ports': _ingress_ports,
-    },
-    ('networking.k8s.io', 'networkpolicies'): {
-        'Pod-Selector': _selector('spec', 'podSelector', 'matchLabels')},
-    ('rbac.authorization.k8s.io', 'rolebindings'): _BINDINGS,
-    ('rbac.authorization.k8s.io', 'clusterrolebindings'): _BINDINGS,
-    ('admissionregistration.k8s.io', 'validatingwebhookconfigurations'): _WEBHOOKS,
-    ('admissionregistration.k8s.io', 'mutatingwebhookconfigurations'): _WEBHOOKS,
-    ('policy', 'poddisruptionbudgets'): {
-        'Min Available': _field('spec', 'minAvailable', default='N/A'),
-        'Max Unavailable': _field('spec', 'maxUnavailable', default='N/A')},
+        'Hosts': _ingress_hosts, 'Address': lambda obj, now: '',
+        'Ports': lambda obj, now: '80, 443' if dig(obj, 'spec.tls') else '80'},
+    ('rbac.authorization.k8s.io', 'rolebindings'): {'Role': _role},
+    ('rbac.authorization.k8s.io', 'clusterrolebindings'): {'Role': _role},
     ('storage.k8s.io', 'storageclasses'): {
         'AllowVolumeExpansion': lambda obj, now: bool(obj.get('allowVolumeExpansion'))},
     ('autoscaling', 'horizontalpodautoscalers'): {
         'Reference': lambda obj, now: '/'.join(
-            str(_dig(obj, 'spec', 'scaleTargetRef', part) or '') for part in ('kind', 'name')),
+            str(dig(obj, f'spec.scaleTargetRef.{part}') or '') for part in ('kind', 'name')),
         'Targets': autoscalers.targets,
-        'MinPods': lambda obj, now: str(_dig(obj, 'spec', 'minReplicas') or '<unset>'),
-        'MaxPods': _field('spec', 'maxReplicas', default=0),
-        'Replicas': _field('status', 'currentReplicas', default=0),
-    },
+        'MinPods': lambda obj, now: str(dig(obj, 'spec.minReplicas') or '<unset>')},
 }
+
+
+def get_computed(resource: Resource) -> Mapping[str, Cell]:
+    """The computed cells of a built-in resource, by the names of columns."""
+    told = get_traits(resource).get('cells', {})
+    return {**_SPECIAL.get(resource, {}), **{
+        name: _MAKERS[maker](*args) for name, (maker, *args) in told.items()}}

@@ -1,34 +1,11 @@
 """
 Fields that objects can be selected by (``?fieldSelector=``), kind by kind.
 """
-from collections.abc import Mapping
-
-from kopf._kits.sandbox.kinds import Kind, Resource
+from kopf._kits.sandbox.kinds import Kind, get_traits
 from kopf._kits.sandbox.selecting import FieldSelector, field_value, parse_fields
 from kopf._kits.sandbox.statuses import Obj
 from kopf._kits.sandbox.storage import Entry
 
-_REFERENCE = ('kind', 'namespace', 'name', 'uid', 'apiVersion', 'resourceVersion', 'fieldPath')
-
-FIELDS: Mapping[Resource, tuple[str, ...]] = {
-    ('', 'pods'): (
-        'spec.nodeName', 'spec.restartPolicy', 'spec.schedulerName', 'spec.serviceAccountName',
-        'spec.hostNetwork', 'status.phase', 'status.podIP', 'status.podIPs',
-        'status.nominatedNodeName'),
-    ('', 'events'): (
-        *(f'involvedObject.{field}' for field in _REFERENCE),
-        'reason', 'reportingComponent', 'source', 'type'),
-    ('events.k8s.io', 'events'): (
-        *(f'regarding.{field}' for field in _REFERENCE), 'reason', 'reportingController', 'type'),
-    ('', 'secrets'): ('type',),
-    ('', 'services'): ('spec.clusterIP', 'spec.type'),
-    ('', 'namespaces'): ('status.phase', 'name'),
-    ('', 'nodes'): ('spec.unschedulable',),
-    ('', 'replicationcontrollers'): ('status.replicas',),
-    ('apps', 'replicasets'): ('status.replicas',),
-    ('batch', 'jobs'): ('status.successful',),
-    ('certificates.k8s.io', 'certificatesigningrequests'): ('spec.signerName',),
-}
 _COMMON = ('metadata.name', 'metadata.namespace')
 _ELSEWHERE = {
     ('events', 'source'): 'source.component',
@@ -41,13 +18,13 @@ _ZEROS = {'status.replicas': '0', 'status.successful': '0', 'spec.unschedulable'
 
 def parse_for(kind: Kind, text: str) -> FieldSelector:
     """A selector by the fields that this kind has. Raises `BadRequest` for others."""
-    known = {*_COMMON, *FIELDS.get(kind.resource, ()),
-             *(path.lstrip('.') for path in kind.selectable)}
+    own = get_traits(kind.resource).get('selectable', ())
+    known = {*_COMMON, *own, *(path.lstrip('.') for path in kind.selectable)}
 
     def unknown(field: str) -> str:
         if kind.custom:
             return f"field label not supported: {field}"
-        if kind.resource in FIELDS:
+        if own:
             return f'field label "{field}" not supported for {kind.kind}' \
                 if kind.plural in ('namespaces', 'secrets', 'nodes', 'jobs', 'events') \
                 else f"field label not supported: {field}"

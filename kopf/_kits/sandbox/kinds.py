@@ -154,6 +154,21 @@ class Kinds:
 
 
 @functools.cache
+def _all_traits() -> Mapping[str, Mapping[str, Any]]:
+    traits: Mapping[str, Any] = json.loads((DATA / 'traits.json').read_bytes())
+    return traits
+
+
+def get_traits(resource: Resource) -> Mapping[str, Any]:
+    """
+    Get what distinguishes a built-in resource from others: whether its changes are ``counted`` in
+    ``metadata.generation``; its ``immutable`` and ``selectable`` fields; the ``cells`` of tables.
+    """
+    group, plural = resource
+    return _all_traits().get(f'{plural}.{group}' if group else plural, {})
+
+
+@functools.cache
 def builtin_kinds() -> tuple[Kind, ...]:
     """The kinds that are there before any CRD, in the order that discovery tells them."""
     facts = json.loads((DATA / 'kinds.json').read_bytes())

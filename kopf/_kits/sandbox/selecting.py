@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopf._kits.sandbox import naming
-from kopf._kits.sandbox.statuses import BadRequest, Obj
+from kopf._kits.sandbox.statuses import BadRequest, Obj, dig
 
 Labels = Mapping[str, str]
 
@@ -228,9 +228,7 @@ def parse_fields(text: str, known: Callable[[str], bool], unknown: Callable[[str
 
 def field_value(obj: Obj, path: str) -> str:
     """A field by its path (``spec.nodeName``), as selectors compare it; empty if absent."""
-    value: Any = obj
-    for part in path.split('.'):
-        value = value.get(part) if isinstance(value, dict) else None
+    value = dig(obj, path)
     if value is None:
         return ''
     if isinstance(value, bool):

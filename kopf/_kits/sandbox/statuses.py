@@ -81,6 +81,13 @@ def qualified(group: str, name: str) -> str:
     return f"{name}.{group}" if group else name
 
 
+def dig(obj: Any, path: str) -> Any:
+    """The value at a path such as ``spec.replicas``; None if there is none."""
+    for key in path.split('.'):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
+
+
 def described(name: str, group: str, kind: str) -> Obj:
     """The details that tell which object is meant; empty parts are left out."""
     details = {'name': name, 'group': group, 'kind': kind}

@@ -40,7 +40,7 @@ class Maker:
             Column('Name', 'string', 'name', 0, '.metadata.name'),
             Column('Age', 'date', '', 0, '.metadata.creationTimestamp'),
         )
-        computed = cells.COMPUTED.get(self.kind.resource, {})
+        computed = cells.get_computed(self.kind.resource)
         self.cells = [computed.get(column.name) or self._reader(column) for column in self.columns]
 
     def table(self, objs: Sequence[Obj], metadata: Obj, *, headed: bool = True) -> Obj:

@@ -2,8 +2,8 @@
 What the API does by itself with the kinds that are built in: defaults, changes that it makes on
 creation and update, what it refuses, and the kinds that are views of the same objects.
 
-Most of it is data (``data/defaults.json``, and the enums of the schemas); the rest is here, and
-only for what operators touch. No controllers: nothing happens to objects later.
+Most of it is data (``data/defaults.json``, ``data/traits.json``, and the enums of the schemas); the
+rest is here, and only for what operators touch. No controllers: nothing happens to objects later.
 """
 from kopf._kits.sandbox.builtins.changing import prepare_creation, prepare_update
 from kopf._kits.sandbox.builtins.checking import validate

@@ -7,27 +7,6 @@ from kopf._kits.sandbox.builtins import completing
 
 EVICTIONS = ('node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable')
 
-GENERATED = frozenset([
-    ('', 'pods'), ('', 'podtemplates'), ('', 'replicationcontrollers'),
-    ('admissionregistration.k8s.io', 'mutatingadmissionpolicies'),
-    ('admissionregistration.k8s.io', 'mutatingadmissionpolicybindings'),
-    ('admissionregistration.k8s.io', 'mutatingwebhookconfigurations'),
-    ('admissionregistration.k8s.io', 'validatingadmissionpolicies'),
-    ('admissionregistration.k8s.io', 'validatingadmissionpolicybindings'),
-    ('admissionregistration.k8s.io', 'validatingwebhookconfigurations'),
-    ('apiextensions.k8s.io', 'customresourcedefinitions'),
-    ('apps', 'daemonsets'), ('apps', 'deployments'), ('apps', 'replicasets'),
-    ('apps', 'statefulsets'),
-    ('batch', 'cronjobs'), ('batch', 'jobs'),
-    ('discovery.k8s.io', 'endpointslices'),
-    ('flowcontrol.apiserver.k8s.io', 'flowschemas'),
-    ('flowcontrol.apiserver.k8s.io', 'prioritylevelconfigurations'),
-    ('networking.k8s.io', 'ingressclasses'), ('networking.k8s.io', 'ingresses'),
-    ('networking.k8s.io', 'networkpolicies'),
-    ('policy', 'poddisruptionbudgets'), ('scheduling.k8s.io', 'priorityclasses'),
-])
-"""The built-in kinds of which changes are counted in ``metadata.generation``."""
-
 KEEPING_STATUS = frozenset([('', 'nodes')])
 """Those that can be created with a status."""
 
@@ -43,7 +22,7 @@ def prepare_creation(
     result = dict(obj)
     if kind.has_status and kind.resource not in KEEPING_STATUS:
         result.pop('status', None)
-    if kind.resource in GENERATED:
+    if _is_counted(kind):
         result['metadata'] = {**result['metadata'], 'generation': 1}
     special = _ON_CREATION.get(kind.resource)
     return special(result, used) if special is not None else result
@@ -68,12 +47,16 @@ def prepare_update(
         result['spec'] = old.get('spec') or {}
     if kind.resource == ('apps', 'daemonsets'):
         result = _count_templates(result, old)
-    if kind.resource in GENERATED:
+    if _is_counted(kind):
         generation = old['metadata'].get('generation', 0)
         if _has_changed(kind, result, old):
             generation += 1
         result['metadata'] = {**result['metadata'], 'generation': generation}
     return result
+
+
+def _is_counted(kind: kinds.Kind) -> bool:
+    return bool(kinds.get_traits(kind.resource).get('counted'))
 
 
 def _count_templates(new: statuses.Obj, old: statuses.Obj) -> statuses.Obj:

@@ -1,5 +1,5 @@
 import fractions
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import kinds, statuses, wordings
@@ -11,37 +11,18 @@ FLAG = "field is immutable when `immutable` is set"
 MUTABLE_BY_SET = ('replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit',
                   'persistentVolumeClaimRetentionPolicy', 'minReadySeconds')
 
-IMMUTABLE: Mapping[kinds.Resource, Sequence[str]] = {
-    ('', 'secrets'): ('type',),
-    ('apps', 'deployments'): ('spec.selector',),
-    ('apps', 'replicasets'): ('spec.selector',),
-    ('apps', 'daemonsets'): ('spec.selector',),
-    ('batch', 'jobs'): (
-        'spec.completions', 'spec.selector', 'spec.template', 'spec.completionMode'),
-    ('storage.k8s.io', 'storageclasses'): (
-        'provisioner', 'parameters', 'reclaimPolicy', 'volumeBindingMode'),
-    ('networking.k8s.io', 'ingressclasses'): ('spec.controller',),
-    ('scheduling.k8s.io', 'priorityclasses'): ('value', 'preemptionPolicy'),
-}
-"""The fields that cannot be changed once they are set."""
-
 
 def validate_update(
         kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj,
 ) -> list[statuses.Cause]:
     """What is wrong with a change of the object; not with the new object itself."""
     found = [
-        wordings.immutable(field, _dig(new, field)) for field in IMMUTABLE.get(kind.resource, ())
-        if _dig(new, field) != _dig(old, field)
+        wordings.immutable(field, statuses.dig(new, field))
+        for field in kinds.get_traits(kind.resource).get('immutable', ())
+        if statuses.dig(new, field) != statuses.dig(old, field)
     ]
     special = _CHANGES.get(kind.resource)
     return found + (list(special(new, old)) if special is not None else [])
-
-
-def _dig(obj: Any, field: str) -> Any:
-    for key in field.split('.'):
-        obj = obj.get(key) if isinstance(obj, dict) else None
-    return obj
 
 
 def _change_set(new: statuses.Obj, old: statuses.Obj) -> Causes:
