@@ -15,14 +15,7 @@ from typing import NamedTuple, cast
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import compaction, configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
-from kopf._core.actions import (
-    cycles,
-    essences,
-    feedbackloops,
-    finalizers,
-    progression,
-    versions,
-)
+from kopf._core.actions import cycles, essences, feedbackloops, finalizers, progression, versions
 from kopf._core.intents import causes, filters, handlers, pauses
 
 

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import (
-    capacity,
-    compaction,
-    configuration,
-    conventions,
-    diffbase,
-    progress,
-)
+from kopf._cogs.configs import capacity, compaction, configuration, conventions, diffbase, progress
 from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import cycles, essences, progression
 from kopf._core.intents import causes, handlers

@@ -15,13 +15,7 @@ from kopf._kits.sandbox import builtins, encoding, protobuf, schemas, wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
 from kopf._kits.sandbox.schemas import decoding, definitions, pruning
-from kopf._kits.sandbox.statuses import (
-    APIError,
-    BadRequest,
-    Invalid,
-    Obj,
-    UnsupportedMediaType,
-)
+from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, Obj, UnsupportedMediaType
 
 METADATA_ORDER = (
     'name', 'generateName', 'namespace', 'selfLink', 'uid', 'resourceVersion', 'generation',

@@ -7,13 +7,7 @@ from kopf._kits.sandbox import encoding, managedfields, objects, patching, wordi
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.requests import META_GROUP, Request
 from kopf._kits.sandbox.schemas import definitions
-from kopf._kits.sandbox.statuses import (
-    APIError,
-    BadRequest,
-    Invalid,
-    Obj,
-    UnsupportedMediaType,
-)
+from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, Obj, UnsupportedMediaType
 
 JSON_PATCH = 'application/json-patch+json'
 MERGE_PATCH = 'application/merge-patch+json'

@@ -23,14 +23,7 @@ from kopf._cogs.helpers import ratelimits
 from kopf._cogs.logins import kubeconfigs, serviceaccounts
 from kopf._cogs.structs import credentials, references
 from kopf._kits.sandbox import crds, requests
-from kopf._kits.sandbox.cluster import (
-    CRDS,
-    NAMESPACES,
-    Cluster,
-    Origin,
-    key_of,
-    stored_resource,
-)
+from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, Origin, key_of, stored_resource
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.overlays import Difference, Overlay, make_entry
 from kopf._kits.sandbox.statuses import APIError, Forbidden, NotFound, Obj

@@ -11,12 +11,7 @@ from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules,
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.conversions import prepare_write
-from kopf._kits.sandbox.deleting import (
-    delete_entry,
-    is_released,
-    parse_deletion,
-    succeeded,
-)
+from kopf._kits.sandbox.deleting import delete_entry, is_released, parse_deletion, succeeded
 from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import (

@@ -15,14 +15,7 @@ from typing import Any, cast
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches, references
-from kopf._core.actions import (
-    decisions,
-    execution,
-    lifecycles,
-    loggers,
-    progression,
-    subhandling,
-)
+from kopf._core.actions import decisions, execution, lifecycles, loggers, progression, subhandling
 from kopf._core.engines import posting
 from kopf._core.engines.reconciling import desired
 from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
