@@ -28,6 +28,5 @@ def compose(*, reason: str, until: str | None, deletion: str, now: datetime.date
         parts.append('deletion=allow')
     text = '; '.join(parts)
     if pauses.parse(text) != wanted or text.strip().lower() == pauses.NO:
-        raise ValueError(
-            f"The reason {reason!r} would be read as something else. Use other words.")
+        raise ValueError(f"The reason {reason!r} would be read as something else. Use other words.")
     return text

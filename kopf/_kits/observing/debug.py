@@ -147,8 +147,7 @@ def _describe_object(item: objects.Item) -> Mapping[str, Any]:
     if name is None and (raw := item.inbox.peek()) is not None:
         name = objects.get_name(raw)
     namespace, name_ = (None, None) if name is None else name
-    return {
-        'resource': str(item.resource), 'namespace': namespace, 'name': name_, 'uid': item.uid}
+    return {'resource': str(item.resource), 'namespace': namespace, 'name': name_, 'uid': item.uid}
 
 
 def _describe_work(

@@ -160,8 +160,7 @@ def _read_queue(
         'controller_runtime_max_concurrent_reconciles',
         "How many objects are processed at once at most", meters.OWN,
         {(kind,): float('inf') if limit is None else limit for kind in kinds})
-    yield series.make_gauge(
-        'workqueue_depth', "Objects that are queued now", meters.BOTH, depth)
+    yield series.make_gauge('workqueue_depth', "Objects that are queued now", meters.BOTH, depth)
     yield series.make_gauge(
         'workqueue_unfinished_work_seconds',
         "For how long the objects under way are being processed, in seconds: their sum",

@@ -175,8 +175,7 @@ def make_items(
 
 def _is_deleted(difference: Difference) -> bool:
     base, local = difference.base, difference.local
-    return local is None or (
-        base is not None and _is_deleting(local) and not _is_deleting(base))
+    return local is None or (base is not None and _is_deleting(local) and not _is_deleting(base))
 
 
 def _mark(difference: Difference) -> Iterator[str]:

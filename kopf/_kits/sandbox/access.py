@@ -224,8 +224,7 @@ def _permits(rule: Mapping[str, Any], target: Target) -> bool:
     if '*' not in groups and target.group not in groups:
         return False
     anywhere = f'*/{target.subresource}' if target.subresource else None
-    if '*' not in resources and target.resources[0] not in resources \
-            and anywhere not in resources:
+    if '*' not in resources and target.resources[0] not in resources and anywhere not in resources:
         return False
     names = rule.get('resourceNames') or ()
     return not names or target.name in names

@@ -149,8 +149,7 @@ def _external_ip(obj: Obj, now: datetime.datetime) -> str:
 def _node_status(obj: Obj, now: datetime.datetime) -> str:
     ready = next((condition for condition in dig(obj, 'status.conditions') or ()
                   if condition.get('type') == 'Ready'), None)
-    state = 'Unknown' if ready is None else \
-        'Ready' if ready.get('status') == 'True' else 'NotReady'
+    state = 'Unknown' if ready is None else 'Ready' if ready.get('status') == 'True' else 'NotReady'
     return f'{state},SchedulingDisabled' if dig(obj, 'spec.unschedulable') else state
 
 

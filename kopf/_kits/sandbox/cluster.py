@@ -125,8 +125,7 @@ class Cluster:
 
     def is_served(self, crd: Obj) -> bool:
         """Whether there can be objects of what it defines."""
-        return bool(self.kinds.of_resource(
-            crd['spec']['group'], crd['spec']['names']['plural']))
+        return bool(self.kinds.of_resource(crd['spec']['group'], crd['spec']['names']['plural']))
 
     def namespace(self, name: str) -> Obj | None:
         entry = self.store.get(NAMESPACES, ('', name))

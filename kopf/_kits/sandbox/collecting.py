@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 
 Item = tuple[Resource, Key]
 _MASTERS = ('system:masters', 'system:authenticated')
-GARBAGE_COLLECTOR = User(
-    'system:serviceaccount:kube-system:generic-garbage-collector', _MASTERS)
+GARBAGE_COLLECTOR = User('system:serviceaccount:kube-system:generic-garbage-collector', _MASTERS)
 NAMESPACE_CONTROLLER = User('system:serviceaccount:kube-system:namespace-controller', _MASTERS)
 RETRY_DELAY = 1.0
 #: Between a namespace being emptied and its end, in seconds: clients see the former first.
@@ -169,8 +168,7 @@ class Collector:
         owner = stored_resource(kind)
         found = self._cluster.store.get(owner, key)
         if found is None or found.uid != ref.get('uid'):
-            return None, self._cluster.origin.can_have(
-                entry, item[0], owner, str(ref.get('uid')))
+            return None, self._cluster.origin.can_have(entry, item[0], owner, str(ref.get('uid')))
         return found.decode(), False
 
     async def _release(self, item: Item, entry: Entry) -> None:
@@ -227,8 +225,7 @@ class Collector:
             for resource, found in items:
                 with contextlib.suppress(NotFound):
                     await self._delete((resource, found.key), NAMESPACE_CONTROLLER, 'Background')
-            asyncio.get_running_loop().call_later(
-                NAMESPACE_DELAY, self._enqueue, 'namespace', item)
+            asyncio.get_running_loop().call_later(NAMESPACE_DELAY, self._enqueue, 'namespace', item)
         if is_left:
             return
         remaining = contents()

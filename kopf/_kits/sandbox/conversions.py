@@ -80,8 +80,7 @@ async def _convert(cluster: Cluster, pending: Pending) -> None:
     made = response.get('convertedObjects')
     made = made if isinstance(made, list) else []
     if len(made) != len(pending.objs):
-        raise InternalError(
-            f"{whose} returned {len(made)} objects, expected {len(pending.objs)}")
+        raise InternalError(f"{whose} returned {len(made)} objects, expected {len(pending.objs)}")
     known = objects.known_var.get()
     assert known is not None
     for obj, converted in zip(pending.objs, made, strict=True):

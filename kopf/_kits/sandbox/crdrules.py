@@ -63,8 +63,7 @@ def _check_group(crd: statuses.Obj) -> Causes:
         yield wordings.required('spec.group')
         return
     problems = naming.check_subdomain(group)
-    for problem in problems:
-        yield wordings.invalid('spec.group', group, problem)
+    yield from wordings.all_invalid('spec.group', group, problems)
     if not problems and '.' not in group:
         yield wordings.invalid('spec.group', group, "should be a domain with at least one dot")
     annotations = crd['metadata'].get('annotations') or {}
@@ -88,8 +87,8 @@ def _check_versions(spec: Mapping[str, Any]) -> Causes:
     names = [version.get('name') or '' for version in versions]
     for index, version in enumerate(versions):
         field = f'spec.versions[{index}]'
-        for problem in naming.check_dns1035(names[index]):
-            yield wordings.invalid(f'{field}.name', names[index], problem)
+        name = names[index]
+        yield from wordings.all_invalid(f'{field}.name', name, naming.check_dns1035(name))
         raw = (version.get('schema') or {}).get('openAPIV3Schema')
         # A problem of all versions is reported once, for the definition as a whole.
         common = 'spec' if len(versions) == 1 else field
@@ -112,8 +111,7 @@ def _check_versions(spec: Mapping[str, Any]) -> Causes:
         yield wordings.invalid('spec.versions', _shown(versions) or None,
                              "must have exactly one version marked as storage version")
     if len(versions) == 1:
-        for problem in naming.check_dns1035(names[0]):
-            yield wordings.invalid('spec.version', names[0], problem)
+        yield from wordings.all_invalid('spec.version', names[0], naming.check_dns1035(names[0]))
 
 
 def _shown(versions: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -156,8 +154,7 @@ def _check_columns(columns: list[Mapping[str, Any]], field: str) -> Causes:
         if not column.get('name'):
             yield wordings.required(f'{place}.name')
         if not column.get('type'):
-            yield wordings.required(
-                f'{place}.type', f"must be one of {','.join(COLUMN_TYPES)}")
+            yield wordings.required(f'{place}.type', f"must be one of {','.join(COLUMN_TYPES)}")
         elif column['type'] not in COLUMN_TYPES:
             yield wordings.invalid(
                 f'{place}.type', column['type'], f"must be one of {','.join(COLUMN_TYPES)}")
@@ -179,8 +176,7 @@ def _check_names(spec: Mapping[str, Any]) -> Causes:
         if not value:
             yield wordings.required(f'spec.names.{key}')
         elif key in ('plural', 'singular'):
-            for problem in naming.check_dns1035(value):
-                yield wordings.invalid(f'spec.names.{key}', value, problem)
+            yield from wordings.all_invalid(f'spec.names.{key}', value, naming.check_dns1035(value))
         else:
             for problem in naming.check_dns1035(value.lower()):
                 yield wordings.invalid(
@@ -191,8 +187,8 @@ def _check_names(spec: Mapping[str, Any]) -> Causes:
                              "kind and listKind may not be the same")
     for key in ('shortNames', 'categories'):
         for index, value in enumerate(names.get(key) or ()):
-            for problem in naming.check_dns1035(value):
-                yield wordings.invalid(f'spec.names.{key}[{index}]', value, problem)
+            problems = naming.check_dns1035(value)
+            yield from wordings.all_invalid(f'spec.names.{key}[{index}]', value, problems)
 
 
 def _check_conversion(conversion: Mapping[str, Any]) -> Causes:

@@ -153,8 +153,7 @@ def parse(text: str) -> Fault:
     :raises ValueError: if the action, an option, or a value is unknown.
     """
     action, _, rest = text.partition(':')
-    known = {item.name: item.type for item in fields(Fault)
-             if item.init and item.name != 'action'}
+    known = {item.name: item.type for item in fields(Fault) if item.init and item.name != 'action'}
     options: dict[str, object] = {}
     for part in filter(None, rest.split(',')):
         key, equals, value = part.partition('=')

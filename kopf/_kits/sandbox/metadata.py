@@ -87,14 +87,12 @@ def _validate_names(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
     prefix = meta.get('generateName') or ''
     if prefix:
         masked = f'{prefix[:-2]}a' if len(prefix) > 1 and prefix.endswith('-') else prefix
-        for problem in check_name(masked, kind):
-            yield wordings.invalid('metadata.generateName', prefix, problem)
+        yield from wordings.all_invalid('metadata.generateName', prefix, check_name(masked, kind))
     name = meta.get('name') or ''
     if not name:
         yield wordings.required('metadata.name', "name or generateName is required")
     else:
-        for problem in check_name(name, kind):
-            yield wordings.invalid('metadata.name', name, problem)
+        yield from wordings.all_invalid('metadata.name', name, check_name(name, kind))
     if meta.get('generation', 0) < 0:
         yield wordings.invalid(
             'metadata.generation', meta['generation'], "must be greater than or equal to 0")
@@ -127,16 +125,13 @@ def _validate_common(meta: Meta) -> Iterator[statuses.Cause]:
 
 def validate_labels(labels: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
     for key, value in labels.items():
-        for problem in naming.check_qualified(key):
-            yield wordings.invalid(field, key, problem)
-        for problem in naming.check_label_value(value):
-            yield wordings.invalid(field, value, problem)
+        yield from wordings.all_invalid(field, key, naming.check_qualified(key))
+        yield from wordings.all_invalid(field, value, naming.check_label_value(value))
 
 
 def validate_annotations(annotations: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
     for key in annotations:
-        for problem in naming.check_qualified(key.lower()):
-            yield wordings.invalid(field, key, problem)
+        yield from wordings.all_invalid(field, key, naming.check_qualified(key.lower()))
     # A character is up to 4 bytes: most annotations need not be encoded to be measured.
     size = sum(len(key) + len(value) for key, value in annotations.items())
     if size * 4 > MAX_ANNOTATIONS:
@@ -172,8 +167,7 @@ def _validate_finalizers(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Caus
     field = 'metadata.finalizers'
     finalizers: Iterable[str] = meta.get('finalizers') or ()
     for name in finalizers:
-        for problem in naming.check_qualified(name):
-            yield wordings.invalid(field, name, problem)
+        yield from wordings.all_invalid(field, name, naming.check_qualified(name))
     if 'orphan' in finalizers and 'foregroundDeletion' in finalizers:
         yield wordings.invalid(
             field, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")

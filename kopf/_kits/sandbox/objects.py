@@ -44,22 +44,6 @@ def encode_object(kind: Kind, obj: Obj) -> bytes:
     })
 
 
-def json_type(value: Any) -> str:
-    """The type of a value, as the API's decoder names it."""
-    match value:
-        case bool():
-            return 'bool'
-        case int() | float():
-            return 'number'
-        case str():
-            return 'string'
-        case list():
-            return 'array'
-        case None:
-            return 'null'
-    return 'object'
-
-
 def decode_any(body: bytes, media_type: str) -> Any:
     """JSON, YAML, or protobuf. Raises `DecodingError` with the API's words, or `BadRequest`."""
     value = _decode(body, media_type)
@@ -90,8 +74,8 @@ def decode_dict(body: bytes, media_type: str) -> Obj:
         raise encoding.DecodingError(f"{prefix}{e}") from None
     if not isinstance(obj, dict):
         raise encoding.DecodingError(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal "
-            f"{json_type(obj)} into Go value of type {_TYPE_META}")
+            "couldn't get version/kind; json parse error: "
+            f"{wordings.not_decoded(obj, f'value of type {_TYPE_META}')}")
     return obj
 
 
@@ -139,8 +123,8 @@ def accept(
     for key in ('apiVersion', 'kind'):
         if not isinstance(obj.get(key, ''), (str, type(None))):
             raise unrecognized(
-                "couldn't get version/kind; json parse error: json: cannot unmarshal "
-                f"{json_type(obj[key])} into Go struct field .{key} of type string")
+                "couldn't get version/kind; json parse error: "
+                f"{wordings.not_decoded(obj[key], f'struct field .{key} of type string')}")
     name, api_version = obj.get('kind') or '', obj.get('apiVersion') or ''
     if not kind.custom:
         name, api_version = name or kind.kind, api_version or kind.api_version

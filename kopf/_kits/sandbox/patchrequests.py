@@ -52,16 +52,14 @@ class Patch:
             return Invalid.on('', '', '', [wordings.invalid('patch', encode(made).decode(), why)])
 
         if not isinstance(made, dict):
-            raise rejected(f"json: cannot unmarshal {objects.json_type(made)} "
-                           f"into Go value of type {kind.kind}")
+            raise rejected(wordings.not_decoded(made, f"value of type {kind.kind}"))
         return objects.accept(request, self._cluster.kinds, made, rejected, rejected)
 
     def _applied(self, old: Obj | None) -> Obj:
         patch, kind = self._patch, self._request.kind
         if not isinstance(patch, dict):
-            raise BadRequest(f"error decoding YAML: json: cannot unmarshal "
-                             f"{objects.json_type(patch)} into Go value of type "
-                             "map[string]interface {}")
+            text = wordings.not_decoded(patch, "value of type map[string]interface {}")
+            raise BadRequest(f"error decoding YAML: {text}")
         name, api_version = patch.get('kind') or '', patch.get('apiVersion') or ''
         if (name, api_version) != (kind.kind, kind.api_version):
             group, _, version = str(api_version).rpartition('/')

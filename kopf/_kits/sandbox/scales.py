@@ -1,7 +1,6 @@
 """
 What the scale of a custom resource is read from, and what must not be there.
 """
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,18 +50,5 @@ def _find(obj: Obj, path: str, type: type, name: str) -> tuple[Any, str]:
 def _mistyped(keys: list[str], value: Any, expected: str) -> str:
     names = {bool: 'bool', int: 'int64', float: 'float64', str: 'string',
              list: '[]interface {}', dict: 'map[string]interface {}'}
-    return (f".{'.'.join(keys)} accessor error: {_shown(value)} is of the type "
+    return (f".{'.'.join(keys)} accessor error: {wordings.printed(value)} is of the type "
             f"{names.get(type(value), '<nil>')}, expected {expected}")
-
-
-def _shown(value: Any) -> str:
-    match value:
-        case None:
-            return '<nil>'
-        case str():
-            return value
-        case list():
-            return f"[{' '.join(map(_shown, value))}]"
-        case dict():
-            return f"map[{' '.join(f'{key}:{_shown(value[key])}' for key in sorted(value))}]"
-    return json.dumps(value)

@@ -8,8 +8,7 @@ from kopf._kits.sandbox.kinds import Kind, Scaling
 from kopf._kits.sandbox.selecting import labels_text
 from kopf._kits.sandbox.statuses import APIError, Obj
 
-SCALE = Kind(group='autoscaling', version='v1', plural='scales', kind='Scale',
-             storage_version='v1')
+SCALE = Kind(group='autoscaling', version='v1', plural='scales', kind='Scale', storage_version='v1')
 
 WORKLOADS = Scaling('.spec.replicas', '.status.replicas', '')
 """Those of the built-in kinds that can be scaled."""

@@ -105,8 +105,7 @@ class _Parser:
     def parse(self) -> Iterator[Requirement]:
         while (token := self.peek()) != '':
             if token in _SYMBOLS and token != '!':
-                raise BadRequest(
-                    f"found '{token}', expected: !, identifier, or 'end of string'")
+                raise BadRequest(f"found '{token}', expected: !, identifier, or 'end of string'")
             yield self.requirement()
             token = self.next()
             if token == '':
@@ -135,8 +134,7 @@ class _Parser:
         elif operator in ('=', '==', '!=', '>', '<'):
             values = self.value()
         else:
-            raise _unparsed(
-                f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
+            raise _unparsed(f"found '{operator}', expected: in, notin, =, ==, !=, gt, lt")
         if operator in ('>', '<'):
             value = next(iter(values))
             if not re.fullmatch('[+-]?[0-9]{1,18}', value):

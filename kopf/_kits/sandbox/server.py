@@ -113,10 +113,8 @@ class Sandbox(Direct):
                 self._populate()
             if self._keeper is not None:
                 listeners.append(self._keeper.hear)
-                self._tasks.append(asyncio.create_task(
-                    self._keeper.run(), name='sandbox keeper'))
-            self._tasks.append(asyncio.create_task(
-                self._collector.run(), name='sandbox collector'))
+                self._tasks.append(asyncio.create_task(self._keeper.run(), name='sandbox keeper'))
+            self._tasks.append(asyncio.create_task(self._collector.run(), name='sandbox collector'))
             await self.load(*self._files)
             await self._serve()
         except BaseException:

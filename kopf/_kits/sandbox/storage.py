@@ -72,8 +72,7 @@ class Store:
     """
 
     def __init__(self, *, history: int = 10_000) -> None:
-        self._tables: collections.defaultdict[Resource, _Table] = \
-            collections.defaultdict(_Table)
+        self._tables: collections.defaultdict[Resource, _Table] = collections.defaultdict(_Table)
         self._changes: collections.deque[Change] = collections.deque()
         self._history = history
         #: The latest revision given; the next one is higher.

@@ -92,8 +92,7 @@ class Subresources:
 
     def _shown(self, request: Request, obj: Obj) -> bytes:
         raw = objects.encode_object(SCALE, scale_of(request.kind, obj))
-        return reading.shaped(
-            self._cluster, dataclasses.replace(request, kind=SCALE), raw)
+        return reading.shaped(self._cluster, dataclasses.replace(request, kind=SCALE), raw)
 
     # Pods.
 

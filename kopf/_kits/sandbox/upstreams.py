@@ -376,8 +376,7 @@ class _Link:
             'namespace': mirror.place, 'sink': mirror, 'logger': logger}
         try:
             try:
-                await watching.watch(
-                    self.client, raising=(errors.APIForbiddenError,), **options)
+                await watching.watch(self.client, raising=(errors.APIForbiddenError,), **options)
             except errors.APIForbiddenError as e:
                 if not mirror.first.done():
                     raise

@@ -4,7 +4,7 @@ Findings of validations, worded as the API does.
 import decimal
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kopf._kits.sandbox.statuses import Cause
@@ -16,6 +16,11 @@ def required(field: str, why: str = '') -> Cause:
 
 def invalid(field: str, value: Any, why: str) -> Cause:
     return Cause('FieldValueInvalid', field, _with(f"Invalid value: {shown(value)}", why))
+
+
+def all_invalid(field: str, value: Any, whys: Iterable[str]) -> Iterator[Cause]:
+    """All that is wrong with one value."""
+    return (invalid(field, value, why) for why in whys)
 
 
 def mistyped(field: str, value: Any, why: str) -> Cause:
@@ -58,6 +63,28 @@ def shown(value: Any) -> str:
     if isinstance(value, dict | list):
         text = text.replace('<', r'\u003c').replace('>', r'\u003e').replace('&', r'\u0026')
     return text
+
+
+def json_type(value: Any) -> str:
+    """The type of a value, as the API's decoder names it."""
+    if isinstance(value, bool):
+        return 'bool'
+    names = {dict: 'object', list: 'array', str: 'string', int: 'number', float: 'number'}
+    return names.get(type(value), 'null')
+
+
+def not_decoded(value: Any, where: str, shown: str = '') -> str:
+    """What the API's decoder tells of a value of a wrong type."""
+    return f"json: cannot unmarshal {json_type(value)}{shown} into Go {where}"
+
+
+def printed(value: Any) -> str:
+    """A value as Go prints it."""
+    if isinstance(value, dict):
+        return f"map[{' '.join(f'{key}:{printed(value[key])}' for key in sorted(value))}]"
+    if isinstance(value, list):
+        return f"[{' '.join(map(printed, value))}]"
+    return '<nil>' if value is None else value if isinstance(value, str) else json.dumps(value)
 
 
 def arranged(value: Any) -> Any:

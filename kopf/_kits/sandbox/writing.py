@@ -49,8 +49,7 @@ class Writer:
         if request.name and not metadata.get('name'):
             metadata['name'] = request.name
         if metadata.get('resourceVersion'):
-            raise APIError(
-                "resourceVersion should not be set on objects to be created", reason='')
+            raise APIError("resourceVersion should not be set on objects to be created", reason='')
         self._check_namespace(request, metadata.get('name', ''))
         if kind.terminating:
             raise Forbidden.to(
@@ -148,8 +147,7 @@ class Writer:
         if old is None:
             return new
         _keep_metadata(new, old)
-        return rules.prepare_update(
-            self._cluster, request.kind, new, old, request.subresource)
+        return rules.prepare_update(self._cluster, request.kind, new, old, request.subresource)
 
     def _commit(self, request: Request, new: Obj, old: Obj, entry: Entry) -> Obj:
         cluster, kind = self._cluster, request.kind

@@ -250,8 +250,7 @@ class Twins(overlays.Overlay):
         fresh = [mark for mark in marks if mark not in twin.since]
         twin.since.update(dict.fromkeys(fresh, now))
         if fresh:
-            asyncio.get_running_loop().call_later(
-                WINDOWS * self._window, self._judge, item, twin)
+            asyncio.get_running_loop().call_later(WINDOWS * self._window, self._judge, item, twin)
 
     def _judge(self, item: overlays.Item, twin: Twin, patience: float = WINDOWS) -> None:
         """Tell what differs for so many windows."""

@@ -171,8 +171,7 @@ def apply(
     metadata = {**(merged.get('metadata') or {})}
     metadata.pop('managedFields', None)
     entries = found.encode()
-    result = {**merged,
-              'metadata': {**metadata, 'managedFields': entries} if entries else metadata}
+    result = {**merged, 'metadata': {**metadata, 'managedFields': entries} if entries else metadata}
     return lastapplied.updated(result, whole) if manager == lastapplied.KUBECTL else result
 
 

@@ -78,8 +78,7 @@ def remove(
             child, named = ownership.child_of(schema, key)
             keepers = kept.get(element)
             was_owned = named or fieldsets.is_member(fields)
-            if was_owned and (
-                    keepers is None or not (named or fieldsets.is_member(keepers))):
+            if was_owned and (keepers is None or not (named or fieldsets.is_member(keepers))):
                 del result[key]
             elif fields:
                 result[key] = remove(child, value[key], fields, keepers or {})

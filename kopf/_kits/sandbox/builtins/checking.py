@@ -108,8 +108,7 @@ def _check_lease(lease: statuses.Obj) -> Causes:
 def _check_ingress(ingress: statuses.Obj) -> Causes:
     spec = ingress['spec']
     if not spec.get('rules') and not spec.get('defaultBackend'):
-        yield wordings.invalid(
-            'spec', None, "either `defaultBackend` or `rules` must be specified")
+        yield wordings.invalid('spec', None, "either `defaultBackend` or `rules` must be specified")
     for index, rule in enumerate(spec.get('rules') or ()):
         for number, path in enumerate((rule.get('http') or {}).get('paths') or ()):
             if not path.get('pathType'):

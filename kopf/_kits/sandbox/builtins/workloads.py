@@ -40,8 +40,7 @@ def _check_container(container: Mapping[str, Any], field: str, names: set[str]) 
     elif name in names:
         yield wordings.duplicate(f'{field}.name', name)
     else:
-        for problem in naming.check_label(name):
-            yield wordings.invalid(f'{field}.name', name, problem)
+        yield from wordings.all_invalid(f'{field}.name', name, naming.check_label(name))
     names.add(name)
     if not container.get('image'):
         yield wordings.required(f'{field}.image')

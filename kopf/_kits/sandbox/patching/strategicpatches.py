@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.patching import unmarshalling
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.schemas.depths import guarded
+from kopf._kits.sandbox.wordings import printed
 
 PATCH = '$patch'
 RETAIN = '$retainKeys'
@@ -33,8 +33,8 @@ def apply_strategic_merge_patch(
     if patch is None:
         return obj
     if not isinstance(patch, dict):
-        text = f"json: cannot unmarshal {unmarshalling.json_type(patch)} into Go value of type "
-        raise statuses.BadRequest(text + "map[string]interface {}")
+        raise statuses.BadRequest(
+            wordings.not_decoded(patch, "value of type map[string]interface {}"))
     return _merge_dicts(obj, patch, schema)
 
 
@@ -65,7 +65,7 @@ def _merge_dicts(
             name = key.removeprefix(ORDER)
             if not isinstance(value, list):
                 raise _failure(f"expected a []interface {{}}, but received a "
-                               f"{unmarshalling.json_type(value)}")
+                               f"{wordings.json_type(value)}")
             _merge_ordered(result, patch, name, value, _of(schema, name))
     for key, value in patch.items():
         if key.startswith('$') or f'{ORDER}{key}' in patch:
@@ -120,8 +120,8 @@ def _merge_ordered(
             identity = _identity(item, merge_key)
             if identity not in named:
                 raise _failure(
-                    f"The order in patch list:\n{_shown(items)}\n doesn't match "
-                    f"$setElementOrder list:\n{_shown(order)}\n")
+                    f"The order in patch list:\n{printed(items)}\n doesn't match "
+                    f"$setElementOrder list:\n{printed(order)}\n")
     merged = before if items is None or schema is None else _merge_lists(before, items, schema)
     result[key] = _arrange(merged, order, before, merge_key)
 
@@ -130,7 +130,7 @@ def _merge_lists(
         original: list[Any], patch: list[Any], schema: nodes.Schema,
 ) -> list[Any]:
     if any(isinstance(item, list) for item in patch):
-        raise _failure(f"list element types are not identical: {_shown([original, patch])}")
+        raise _failure(f"list element types are not identical: {printed([original, patch])}")
     if not any(isinstance(item, dict) for item in (*original, *patch)):
         return list(dict.fromkeys([*original, *patch]))
     merge_key = schema.merge_key
@@ -198,7 +198,7 @@ def _identity(item: Any, merge_key: str, *, strict: bool = True) -> str:
     if isinstance(item, dict):
         if merge_key not in item:
             if strict:
-                raise _failure(f"map: {_shown(item)} does not contain declared merge key: "
+                raise _failure(f"map: {printed(item)} does not contain declared merge key: "
                                f"{merge_key}")
             return ''
         item = item[merge_key]
@@ -219,19 +219,8 @@ def _without_directives(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
-    """A value as Go prints it."""
-    if isinstance(value, dict):
-        return f"map[{' '.join(f'{key}:{_shown(value[key])}' for key in sorted(value))}]"
-    if isinstance(value, list):
-        return f"[{' '.join(map(_shown, value))}]"
-    if value is None:
-        return '<nil>'
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _unknown_directive(directive: Any, patch: dict[str, Any]) -> statuses.APIError:
-    return _failure(f"unknown patch type: {_shown(directive)} in map: {_shown(patch)}")
+    return _failure(f"unknown patch type: {printed(directive)} in map: {printed(patch)}")
 
 
 def _failure(text: str) -> statuses.APIError:

@@ -36,7 +36,7 @@ def decode_metadata(meta: Any, within: paths.Path = None) -> tuple[Any, list[str
     """
     schema = definitions.define(definitions.OBJECT_META)
     if meta is not None and not isinstance(meta, dict):
-        raise Undecodable(scalars.cannot(meta, "value of type v1.ObjectMeta"))
+        raise Undecodable(wordings.not_decoded(meta, "value of type v1.ObjectMeta"))
     decoder = _Decoder()
     result = decoder.decode(schema, meta if meta is not None else {}, (within, 'metadata'), None)
     return result, decoder.rendered()
@@ -85,8 +85,7 @@ def _decode_embedded(
         for key, item in value.items():
             child = schema.of(key)
             if child is not None and key not in changes:
-                changes[key] = _decode_embedded(
-                    child, item, (path, key), unknown, child.embedded)
+                changes[key] = _decode_embedded(child, item, (path, key), unknown, child.embedded)
         if any(value[key] is not item for key, item in changes.items()):
             return {**value, **changes}
     elif isinstance(value, list) and schema.items is not None:

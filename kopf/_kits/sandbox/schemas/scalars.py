@@ -13,8 +13,7 @@ INT_LIMITS = {'int32': 2 ** 31, 'int64': 2 ** 63}
 TIME_FORMAT = '2006-01-02T15:04:05Z07:00'
 MICROTIME_FORMAT = '2006-01-02T15:04:05.000000Z07:00'
 
-_TIME = re.compile(
-    r'\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}([.,]\d+)?(Z|[+-]\d{2}:\d{2})', re.ASCII)
+_TIME = re.compile(r'\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}([.,]\d+)?(Z|[+-]\d{2}:\d{2})', re.ASCII)
 _BASE64 = re.compile(
     r'([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})?', re.ASCII)
 _QUANTITY = re.compile(r'[+-]?[0-9.]+([eEinumkKMGTP]*[-+]?[0-9]*)', re.ASCII)
@@ -65,18 +64,7 @@ def mismatch(schema: nodes.Schema, value: Any, field: Field | None) -> Undecodab
         schema.type in ('integer', 'number') and not isinstance(value, bool)) else ''
     where = (f"struct field {field.struct}.{'.'.join(field.names)} of type {_go_type(schema)}"
              if field else f"value of type {_go_type(schema)}")
-    return Undecodable(cannot(value, where, shown))
-
-
-def cannot(value: Any, where: str, shown: str = '') -> str:
-    return f"json: cannot unmarshal {_json_type(value)}{shown} into Go {where}"
-
-
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return 'bool'
-    names = {dict: 'object', list: 'array', str: 'string', int: 'number', float: 'number'}
-    return names[type(value)]
+    return Undecodable(wordings.not_decoded(value, where, shown))
 
 
 def _go_type(schema: nodes.Schema) -> str:
@@ -128,15 +116,14 @@ def _decode_time(schema: nodes.Schema, value: Any, field: Field | None) -> Any:
     """Times are kept in UTC, and in whole seconds, or else in microseconds, of 6 digits always."""
     if not isinstance(value, str):
         place = f"struct field {field.struct}.{'.'.join(field.names)}" if field else "value"
-        raise Undecodable(cannot(value, f"{place} of type string"))
+        raise Undecodable(wordings.not_decoded(value, f"{place} of type string"))
     micro = schema.name.endswith('MicroTime')
     match = _TIME.fullmatch(value)
     form, part, rest = MICROTIME_FORMAT if micro else TIME_FORMAT, '2006', value
     if match and micro and len(match[1] or '') != 7:
         match, part, rest = None, '.000000', value[19:]
     if not match:
-        raise Undecodable(
-            f'parsing time "{value}" as "{form}": cannot parse "{rest}" as "{part}"')
+        raise Undecodable(f'parsing time "{value}" as "{form}": cannot parse "{rest}" as "{part}"')
     if value.endswith('Z') and (micro or match[1] is None):
         return value
     try:
@@ -157,7 +144,7 @@ def _decode_quantity(schema: nodes.Schema, value: Any, field: Field | None) -> A
 
 def _decode_int_or_string(schema: nodes.Schema, value: Any, field: Field | None) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise Undecodable(cannot(value, "value of type string"))
+        raise Undecodable(wordings.not_decoded(value, "value of type string"))
     return value
 
 

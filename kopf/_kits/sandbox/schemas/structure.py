@@ -65,8 +65,7 @@ def _check_root(raw: Raw, field: str) -> Causes:
     for key, expected in (('apiVersion', 'string'), ('kind', 'string'), ('metadata', 'object')):
         actual = (properties.get(key) or {}).get('type', expected)
         if actual != expected:
-            yield wordings.invalid(
-                f'{field}.properties[{key}].type', actual, f"must be {expected}")
+            yield wordings.invalid(f'{field}.properties[{key}].type', actual, f"must be {expected}")
     meta = properties.get('metadata') or {}
     if set(meta) - {'type', 'properties', 'description', 'default', 'required'} or (
             set(meta.get('properties') or {}) - {'name', 'generateName'}):

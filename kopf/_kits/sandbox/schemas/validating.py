@@ -62,8 +62,7 @@ def _compile(schema: nodes.Schema) -> Check:
     for_numbers = tuple(values.make_for_numbers(schema))
     enumerated = schema.raw.get('enum')
     format = values.format_of(schema)
-    quick = frozenset(
-        cls for name in allowed if not format for cls in _QUICK.get(name, ()))
+    quick = frozenset(cls for name in allowed if not format for cls in _QUICK.get(name, ()))
 
     def check(value: Any, path: paths.Path, old: Any, findings: Findings) -> None:
         if old is not nodes.NOTHING and old == value and type(old) is type(value):
@@ -140,8 +139,7 @@ def _check_embedded(value: dict[str, Any], path: paths.Path) -> Iterator[statuse
     meta = value.get('metadata') or {}
     field = paths.render((path, 'metadata'))
     yield from metadata.validate_labels(meta.get('labels') or {}, f'{field}.labels')
-    yield from metadata.validate_annotations(
-        meta.get('annotations') or {}, f'{field}.annotations')
+    yield from metadata.validate_annotations(meta.get('annotations') or {}, f'{field}.annotations')
 
 
 def _make_for_lists(schema: nodes.Schema) -> Check:
