@@ -123,7 +123,8 @@ def _confine(
 def join() -> None:
     """
     Apply the definitions of the typed kinds of this process, if the process that has started it
-    serves a sandbox, e.g. for ``--reload`` or ``--processes``.
+    serves a sandbox, e.g. for ``--reload`` or ``--processes``. Those that users have loaded from
+    files, or have applied, stay as they are.
     """
     path, kinds = os.environ.get(SHARED), sys.modules.get('kopf._kits.typed.kinds')
     if path is None or kinds is None:
@@ -131,9 +132,11 @@ def join() -> None:
     from kopf._kits.typed import publishing
     config = yaml.safe_load(pathlib.Path(path).read_text('utf-8'))
     try:
-        asyncio.run(publishing.publish(
-            kinds.define(kinds.get_declared()), publishing.Options(apply=True),
-            vault=vaults.Vault({'sandbox': apis.read_credentials(config)})))
+        for definition in kinds.define(kinds.get_declared()):
+            with contextlib.suppress(publishing.ConflictError):
+                asyncio.run(publishing.publish(
+                    [definition], publishing.Options(apply=True),
+                    vault=vaults.Vault({'sandbox': apis.read_credentials(config)})))
     except (TypeError, commanding.CommandError) as e:
         raise click.ClickException(str(e)) from e
 

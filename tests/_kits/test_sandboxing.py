@@ -215,6 +215,34 @@ def test_child_processes_define_the_typed_kinds_on_the_sandbox(start, tmp_path, 
     process.wait(30)
 
 
+LOADED = '''
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: sizes.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {kind: Size, plural: sizes}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
+'''
+
+
+def test_child_processes_leave_the_definitions_that_users_have_loaded(start, tmp_path):
+    (tmp_path / 'crd.yaml').write_text(LOADED)
+    path = tmp_path / 'handlers.py'
+    path.write_text(TYPED.format(default=1))
+    process, _ = start(
+        'run', '-A', '--sandbox', '--load', str(tmp_path / 'crd.yaml'), '--reload', str(path))
+    read_until(process, "The cluster has another definition of sizes.example.com than the code.")
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+
+
 CONFINED = '''
 import kopf
 

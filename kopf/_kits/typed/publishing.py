@@ -288,13 +288,17 @@ async def _check_storage(client: api.Client, definition: Definition) -> None:
             f"operator with kopf.convert runs, then apply the definition again.")
 
 
+class ConflictError(commanding.CommandError):
+    """Others manage the fields of a definition."""
+
+
 async def _apply(client: api.Client, definition: Definition) -> str:
     name = definition['metadata']['name']
     try:
         await applying.apply(
             client, resource=references.CRDS, manifest=definition, manager=MANAGER, force=False)
     except errors.APIConflictError as e:
-        raise commanding.CommandError(
+        raise ConflictError(
             f"{name} cannot be applied, as others manage the same fields: {e} To take the fields "
             f"over: kopf crd FILE... | kubectl apply --server-side --force-conflicts "
             f"--field-manager={MANAGER} -f -") from e
