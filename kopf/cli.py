@@ -110,7 +110,7 @@ class WritablePath(click.Path):
 class Commands(helpscreens.PageGroup):
     """The commands. Files and options without a command are recognised as those of `kopf run`."""
 
-    group_class = helpscreens.PageGroup
+    group_class: type[click.Group] | type[type] | None = helpscreens.PageGroup
 
     def resolve_command(
             self, ctx: click.Context, args: list[str],
@@ -259,9 +259,12 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-modules_option = helpscreens.option(
-    '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
-    help="Load this module with handlers, as `python -m` does. Can be repeated.")
+def modules_option(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add the option that names the modules with handlers."""
+    option = helpscreens.option(
+        '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
+        help="Load this module with handlers, as `python -m` does. Can be repeated.")
+    return option(fn)
 
 
 def rights_options(fn: Callable[P, R]) -> Callable[P, R]:

@@ -84,7 +84,7 @@ class SectionCommand(PageCommand):
 class PageGroup(PageCommand, click.Group):
     """A group of commands that names its page in the same way."""
 
-    command_class = SectionCommand
+    command_class: type[click.Command] | None = SectionCommand
 
 
 def find_page(name: str) -> str:
