@@ -16,7 +16,7 @@ NAMES = [path.name for path in EXAMPLES]
 MANIFESTS = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob('examples/**/*.yaml'))
 TESTS = ''.join(
     path.read_text() for path in ROOT.glob('tests/e2e/*.py')
-    if path.name in ('test_examples.py', 'test_walkthrough.py', 'test_deployment.py'))
+    if path.name in ('test_examples.py', 'test_deployment.py'))
 
 
 def test_all_folders_have_an_example():

@@ -1,13 +1,13 @@
 """
-Owned resources: a deployment serves a website from a config map. The handlers adopt both objects:
-they get the name, the namespace, and the labels of the website (the pods in the deployment, too).
-Kubernetes deletes them with the website, which is their owner, so the operator needs no handler for
+Owned resources: a deployment serves a blog from a config map. The handlers adopt both objects:
+they get the name, the namespace, and the labels of the blog (the pods in the deployment, too).
+Kubernetes deletes them with the blog, which is their owner, so the operator needs no handler for
 that. Each handler creates one object, so that a retry never creates the other object again.
 ``kopf.needs`` shows ``kopf rbac`` what the client of the handlers must be allowed to do. This
 example needs ``pip install kubernetes``. Type ``kubectl apply -f
 examples/04-owned-resources/crd.yaml -f examples/04-owned-resources/obj.yaml``, and ``kubectl get
-configmaps,deployments --show-labels``. Change the text of the website, and see that the page
-follows; delete the website, and see that both objects disappear. ``kopf.testing.explore`` does not
+configmaps,deployments --show-labels``. Change the text of the blog, and see that the page
+follows; delete the blog, and see that both objects disappear. ``kopf.testing.explore`` does not
 try its faults, as it sees no requests of sync clients. The example would not survive
 ``refuse-409``: it takes any HTTP 409 for an object that exists already.
 """
@@ -25,9 +25,9 @@ def login(**kwargs):
     return kopf.login_via_client(**kwargs)
 
 
-@kopf.on.create('websites')
+@kopf.on.create('blogs')
 @kopf.needs('configmaps', verbs=['create'])
-@kopf.needs('websites/finalizers', verbs=['update'])  # to be an owner that is deleted last
+@kopf.needs('blogs/finalizers', verbs=['update'])  # to be an owner that is deleted last
 def create_page(spec, namespace, **_):
     page = kubernetes.client.V1ConfigMap(data=render_page(spec))
     adopt(page)
@@ -35,20 +35,20 @@ def create_page(spec, namespace, **_):
     create_once(api.create_namespaced_config_map, namespace, page)
 
 
-@kopf.on.create('websites')
+@kopf.on.create('blogs')
 @kopf.needs('deployments.apps', verbs=['create'])
 def create_server(spec, name, namespace, **_):
     server = yaml.safe_load((HERE / 'deployment.yaml').read_text())
     server['spec']['replicas'] = spec['replicas']
-    server['spec']['selector']['matchLabels'] = {'website': name}
+    server['spec']['selector']['matchLabels'] = {'blog': name}
     server['spec']['template']['spec']['volumes'][0]['configMap']['name'] = name
-    kopf.label(server, {'website': name}, nested='spec.template')
+    kopf.label(server, {'blog': name}, nested='spec.template')
     adopt(server)
     api = kubernetes.client.AppsV1Api()
     create_once(api.create_namespaced_deployment, namespace, server)
 
 
-@kopf.on.update('websites', field='spec.text')
+@kopf.on.update('blogs', field='spec.text')
 @kopf.needs('configmaps', verbs=['patch'])
 def rewrite_page(spec, name, namespace, **_):
     api = kubernetes.client.CoreV1Api()

@@ -1,60 +1,128 @@
 """
-The complete operator of the walk-through: an EphemeralVolumeClaim (EVC) owns a
-PersistentVolumeClaim (PVC) of the same name. The operator copies the size and the labels of the EVC
-to the PVC, and keeps the other labels of the PVC. When somebody deletes the EVC, Kubernetes deletes
-the PVC, too. An EVC without a size fails permanently. This example needs
-``pip install kubernetes``, and the storage class that ``pvc.yaml`` names. Type ``kubectl apply``
-with ``crd.yaml`` and ``evc.yaml`` of this folder, and ``kubectl get evc,pvc``. Then type
-``kubectl label evc my-claim team=blue``, or give ``spec.size`` a higher value with
-``kubectl edit evc my-claim`` (if the storage class can expand volumes), and see that the PVC
-follows; then type ``kubectl delete evc my-claim``.
-``kopf.testing.explore`` does not try its faults, as it sees no requests of sync clients. The
-example would not survive ``refuse-409`` at the creation of the PVC: it takes any HTTP 409 for a PVC
-that exists already.
+The complete operator of the walk-through: each website has a page, servers, an address, and a
+record in a DNS. The objects in Kubernetes are levels, the record is in an external system, and the
+announcement of a new title is an edge; the kind is a class. The DNS of another company is played by
+``fakedns.py``. Type ``python examples/18-walkthrough/fakedns.py``, and in another terminal
+``kopf run --sandbox --load examples/18-walkthrough/website.yaml -A
+examples/18-walkthrough/example.py``. In a third one, after ``export KUBECONFIG=…`` as the operator
+prints it, type ``kubectl get websites,deployments,services,configmaps``, and see the record with
+``curl http://127.0.0.1:8053/records``. Change the record or the objects, and see that Kopf restores
+all of them; type ``kubectl delete website hello``, and see that all of them disappear. The tests in
+``test_example.py`` kill the operator after each of its writes and calls.
 """
-import pathlib
+import dataclasses
+import os
+from typing import Annotated, Any
 
+import aiohttp
 import kopf
-import kubernetes
-import yaml
 
-TEMPLATE = pathlib.Path(__file__).with_name('pvc.yaml').read_text()
+DNS_URL = os.environ.get('DNS_URL', 'http://127.0.0.1:8053')
 
 
-@kopf.on.create('ephemeralvolumeclaims')
-def create_volume(spec, name, namespace, logger, **_):
-    pvc = yaml.safe_load(TEMPLATE.format(name=name, size=get_size(spec)))
-    kopf.adopt(pvc)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WebsiteSpec:
+    """What a website should be like."""
+    title: Annotated[str, kopf.Pattern('[^ ]')]  # The heading of the page.
+    replicas: int = 1  # How many servers there are.
+    domain: str | None = None  # The name in the DNS, if it is another than that of the website.
+
+
+@kopf.crd('example.com', 'v1', plural='websites',
+          columns=[kopf.Column('Title', '.spec.title'),
+                   kopf.Column('Domain', '.status.dns.name'),
+                   kopf.Column('Servers', '.status.ready')])
+class Website:
+    spec: WebsiteSpec
+    status: dict[str, Any] | None = None
+
+
+@kopf.reconcile(Website, owns=['configmaps', 'deployments.apps', 'services'], conditions=True)
+def website(spec: WebsiteSpec, name, children, patch, **_):
+    labels = {'website': name}
+    yield {
+        'apiVersion': 'v1',
+        'kind': 'ConfigMap',
+        'metadata': {'name': name},
+        'data': {'index.html': f"<h1>{spec.title}</h1>"},
+    }
+    yield {
+        'apiVersion': 'apps/v1',
+        'kind': 'Deployment',
+        'metadata': {'name': name},
+        'spec': {
+            'replicas': spec.replicas,
+            'selector': {'matchLabels': labels},
+            'template': {
+                'metadata': {'labels': labels},
+                'spec': {
+                    'containers': [{
+                        'name': 'web',
+                        'image': 'nginx:1.28',
+                        'volumeMounts': [{'name': 'page', 'mountPath': '/usr/share/nginx/html'}],
+                    }],
+                    'volumes': [{'name': 'page', 'configMap': {'name': name}}],
+                },
+            },
+        },
+    }
+    yield {
+        'apiVersion': 'v1',
+        'kind': 'Service',
+        'metadata': {'name': name},
+        'spec': {'selector': labels, 'ports': [{'port': 80, 'protocol': 'TCP'}]},
+    }
+    deployment = children.get('deployments', name)
+    patch.status['ready'] = deployment.status.get('readyReplicas', 0) if deployment else 0
+
+
+@kopf.on.update(Website, field='spec.title')
+def announce(old: str, new: str, logger, **_):
+    logger.info(f"{old!r} is called {new!r} now.")
+
+
+dns = kopf.external(Website, id='dns', interval=5, shown=['name'])
+
+
+@dns.desired
+def desire(spec: WebsiteSpec, name, namespace, **_):
+    return {'name': spec.domain or f'{name}.example.com', 'target': f'{name}.{namespace}.svc'}
+
+
+@dns.observe
+async def observe(key, **_):
     try:
-        kubernetes.client.CoreV1Api().create_namespaced_persistent_volume_claim(namespace, pvc)
-    except kubernetes.client.ApiException as e:
-        if e.status != 409:  # 409: an earlier attempt has created it
-            raise
-    logger.info(f"The volume claim exists: {name}")
-    return {'pvc': name}
+        return await call('GET', f'/records/{key}')
+    except aiohttp.ClientResponseError as e:
+        if e.status == 404:
+            return None
+        raise
 
 
-@kopf.on.update('ephemeralvolumeclaims', field='spec.size')
-def resize_volume(spec, status, namespace, logger, **_):
-    size = get_size(spec)
-    change_volume(status, namespace, {'spec': {'resources': {'requests': {'storage': size}}}})
-    logger.info(f"The volume claim is resized to {size}.")
+@dns.find
+async def find(token, **_):
+    found = await call('GET', '/records', params={'token': token})
+    return found['items'][0]['id'] if found['items'] else None
 
 
-@kopf.on.update('ephemeralvolumeclaims', field='metadata.labels')
-def copy_labels(old, new, status, namespace, **_):
-    labels = {**dict.fromkeys(old or {}), **(new or {})}  # None removes a label
-    change_volume(status, namespace, {'metadata': {'labels': labels}})
+@dns.create
+async def create(desired, token, **_):
+    record = await call('POST', '/records', json={**desired, 'token': token})
+    return record['id']
 
 
-def get_size(spec):
-    if not spec.get('size'):
-        raise kopf.PermanentError("Say in spec.size how large the volume must be.")
-    return spec['size']
+@dns.update
+async def update(key, desired, **_):
+    await call('PATCH', f'/records/{key}', json=desired)
 
 
-def change_volume(status, namespace, patch):
-    if 'create_volume' not in status:
-        raise kopf.PermanentError("There is no volume claim. Delete and create this object anew.")
-    pvc = status['create_volume']['pvc']
-    kubernetes.client.CoreV1Api().patch_namespaced_persistent_volume_claim(pvc, namespace, patch)
+@dns.delete
+async def delete(key, **_):
+    await call('DELETE', f'/records/{key}')
+
+
+async def call(method, path, **options):
+    async with (
+            aiohttp.ClientSession(DNS_URL, raise_for_status=True) as session,
+            session.request(method, path, **options) as response):
+        return await response.json() if response.status != 204 else None

@@ -5,11 +5,14 @@ That is told by comments of MyST right before the block, which readers do not se
 is run as what it is. Otherwise:
 
 * ``% file: NAME``: it is in this file, next to those that were shown before on the page.
-* ``% continued``: it goes on from the previous Python block of the page.
+* ``% continued``: it goes on from the previous Python block of the page, of the same file.
 * ``% fails: REASON``: its handlers are meant to fail.
 * ``% script: REASON``: it is imported, but it is not an operator of itself.
 * ``% test``: it is a test, run by pytest.
 * ``% fragment: REASON``: it is not whole, so only its syntax is looked at.
+* ``% terminal: NAME``: it is typed or shown in this terminal of the reader.
+* ``% interrupts: NAME``: Ctrl+C is pressed in this terminal before it is shown.
+* ``% status: NUMBER``: the last command has this exit status.
 """
 import dataclasses
 import pathlib
@@ -22,8 +25,13 @@ DOCS = pathlib.Path(__file__).parents[2] / 'docs'
 DIRECTIVES = re.compile(r'\{.*')
 """Blocks of Sphinx, not snippets."""
 
+SEQUELS = {'walkthrough.md': 'quickstart.md'}
+"""The pages that go on from others, with the files of these."""
+
 FENCE = re.compile(r'(?P<indent> *)(?P<fence>```+|:::+)(?P<language>\S*)')
-MARK = re.compile(r' *% (?P<name>file|continued|fails|script|test|fragment)(: (?P<text>.+))?$')
+MARK = re.compile(
+    r' *% (?P<name>file|continued|fails|script|test|fragment|terminal|interrupts|status)'
+    r'(: (?P<text>.+))?$')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Snippet:
     text: str
     marks: dict[str, str]
     before: tuple['Snippet', ...] = dataclasses.field(repr=False)
-    """What is shown before on the same page."""
+    """What is shown before on the same page, and on the one from which it goes on."""
 
     def __str__(self) -> str:
         return f'{self.page}:{self.line}'
@@ -46,7 +54,8 @@ class Snippet:
             return '\n' * self.line + self.text
         previous = next(
             other for other in reversed(self.before)
-            if other.language == 'python' and not {'fragment', 'test'} & set(other.marks))
+            if other.language == 'python' and not {'fragment', 'test'} & set(other.marks)
+            and self.marks.get('file') in (None, other.marks.get('file')))
         head = previous.source.rstrip('\n')
         return head + '\n' * (self.line - head.count('\n')) + self.text
 
@@ -67,6 +76,8 @@ def collect() -> Iterator[Snippet]:
 
 def read(page: str, text: str) -> Iterator[Snippet]:
     known: list[Snippet] = []
+    if page in SEQUELS:
+        known += read(SEQUELS[page], (DOCS / SEQUELS[page]).read_text(encoding='utf-8'))
     marks: dict[str, str] = {}
     lines = iter(enumerate(text.splitlines(), start=1))
     for number, line in lines:

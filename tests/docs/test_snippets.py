@@ -5,6 +5,7 @@ import ast
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import json
 import logging
 import pathlib
@@ -239,7 +240,7 @@ def test_commands_exist_with_their_options(snippet, folder, record_property, mon
     assert commands, "There are no commands: lines that begin with '$ '."
     for command in commands:
         words = shlex.split(command.replace('$RANDOM', '12345').replace('\\\n', ' '), comments=True)
-        words = words[:words.index('&')] if '&' in words else words
+        words = list(itertools.takewhile(lambda word: word not in ('&', '|', '>'), words))
         while re.match(r'\w+=', words[0]):
             words.pop(0)
         if words[0] == 'opentelemetry-instrument':  # it runs what follows
@@ -274,8 +275,8 @@ def check_kubectl(words):
 
 def check_foreign(words):
     assert words[0] in {
-        'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'minikube', 'mkdir', 'openssl', 'pytest',
-        'python', 'python3', 'source', 'git', '.'}, f"What is {words[0]}?"
+        'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'minikube', 'mkdir', 'mv', 'openssl',
+        'pytest', 'python', 'python3', 'sed', 'source', 'git', 'unset', '.'}, f"What is {words[0]}?"
 
 
 def find_deployed(*pages):
@@ -308,8 +309,9 @@ def test_monitors_select_the_deployment():
 def test_the_walkthrough_leads_to_the_operator_of_the_examples():
     folder = ROOT / 'examples' / '18-walkthrough'
     shown = {snippet.marks['file']: snippet.text for snippet in ALL
-             if snippet.page == 'walkthrough.md' and 'file' in snippet.marks}
-    for name in ('crd.yaml', 'evc.yaml', 'pvc.yaml'):
-        assert yaml.safe_load(shown[name]) == yaml.safe_load((folder / name).read_text())
-    _, *code = ast.parse((folder / 'example.py').read_text()).body
-    assert ast.unparse(code) == ast.unparse(ast.parse(shown['ephemeral.py']).body)
+             if snippet.page in ('quickstart.md', 'walkthrough.md') and 'file' in snippet.marks}
+    assert yaml.safe_load(shown['website.yaml']) == yaml.safe_load(
+        (folder / 'website.yaml').read_text())
+    for name, file in [('handlers.py', 'example.py'), ('fakedns.py', 'fakedns.py')]:
+        _, *code = ast.parse((folder / file).read_text()).body
+        assert ast.unparse(code) == ast.unparse(ast.parse(shown[name]).body)

@@ -41,10 +41,7 @@ UNKNOWN = ('16-several-operators',)
 """The examples whose handlers are in registries of their own, which ``kopf rbac`` does not see."""
 RULES_SINCE = 25
 """The minor version of Kubernetes that evaluates rules in CEL by default."""
-WALKTHROUGH = '18-walkthrough'  # it has tests of its own
-DEFINITIONS = [
-    load(path)[0] for path in [EXAMPLES / 'crd.yaml', *EXAMPLES.glob('*/crd.yaml')]
-    if path.parent.name != WALKTHROUGH]
+DEFINITIONS = [load(path)[0] for path in [EXAMPLES / 'crd.yaml', *EXAMPLES.glob('*/crd.yaml')]]
 CRDS_OF_EXAMPLES = [
     arg for path in [EXAMPLES / 'crd.yaml', *EXAMPLES.glob('*/crd.yaml')]
     for arg in ('--crd', str(path))]
@@ -249,25 +246,25 @@ DEPLOYMENTS = Kind('apps', 'v1', 'deployments', 'Deployment')
 
 
 async def test_children_follow_their_parent_and_go_with_it(run, user, kinds):
-    website, = load('04-owned-resources/obj.yaml')
+    blog, = load('04-owned-resources/obj.yaml')
     run('04-owned-resources')
-    parent = await user.apply(website)
-    await user.wait_handled(kinds['websites'], 'hello')
+    parent = await user.apply(blog)
+    await user.wait_handled(kinds['blogs'], 'hello')
     page = await user.get(CONFIGMAPS, 'hello')
     server = await user.get(DEPLOYMENTS, 'hello')
     assert page['data'] == {'index.html': '<h1>Hello, world!</h1>'}
     assert page['metadata']['labels'] == {'team': 'greeters'}
-    assert server['metadata']['labels'] == {'website': 'hello', 'team': 'greeters'}
+    assert server['metadata']['labels'] == {'blog': 'hello', 'team': 'greeters'}
     assert server['spec']['template']['metadata']['labels'] == server['metadata']['labels']
     for child in page, server:
         owner, = child['metadata']['ownerReferences']
         assert owner['uid'] == parent['metadata']['uid'] and owner['controller']
 
-    await user.patch(kinds['websites'], 'hello', {'spec': {'text': 'Bye.'}})
+    await user.patch(kinds['blogs'], 'hello', {'spec': {'text': 'Bye.'}})
     await user.wait_for(
         CONFIGMAPS, 'hello', lambda obj: obj['data']['index.html'] == '<h1>Bye.</h1>')
-    await user.wait_handled(kinds['websites'], 'hello')
-    await user.delete(kinds['websites'], 'hello')
+    await user.wait_handled(kinds['blogs'], 'hello')
+    await user.delete(kinds['blogs'], 'hello')
     await user.wait_collected(CONFIGMAPS, 'hello')
     await user.wait_collected(DEPLOYMENTS, 'hello')
 
@@ -742,3 +739,47 @@ async def test_metrics_of_the_example_are_those_of_its_dashboard_and_alerts(run,
     assert series['greetings_total'] == [({'language': 'en'}, 1)]
     assert [expr for expr in [*expressions.get_dashboard(), *expressions.get_alerts()]
             if expressions.find_missing(expr, series)] == []
+
+
+# 18-walkthrough
+
+async def test_the_walkthrough_has_tests(check):
+    output = await check('18-walkthrough')
+    assert '2 passed in ' in output
+
+
+async def test_the_walkthrough_leads_to_websites_with_pages_servers_and_records(run, user, kinds):
+    website, = load('18-walkthrough/website.yaml')
+    websites = kinds['websites']
+    async with testing.FakeCloud() as cloud:
+        op = run('18-walkthrough', env={'DNS_URL': cloud.url})
+        await user.apply(website)
+        obj = await user.wait_for(websites, 'hello', lambda obj: obj['status']['dns']['key'])
+        [record] = cloud.things('records')
+        assert (record['id'], record['name']) == (obj['status']['dns']['key'], 'hello.example.com')
+        page = await user.wait_for(CONFIGMAPS, 'hello', lambda obj: obj)
+        assert page['data'] == {'index.html': '<h1>Hello, world!</h1>'}
+        await user.wait_for(SERVICES, 'hello', lambda obj: obj)
+        await user.wait_for(DEPLOYMENTS, 'hello', lambda obj: obj)
+        await user.patch(DEPLOYMENTS, 'hello', {'status': {'replicas': 1, 'readyReplicas': 1}},
+                         subresource='status')
+        await user.wait_for(websites, 'hello', lambda obj: obj['status']['ready'] == 1)
+
+        await user.delete(CONFIGMAPS, 'hello')
+        await user.wait_for(CONFIGMAPS, 'hello', lambda obj: (
+            obj['metadata']['uid'] != page['metadata']['uid']))
+        await user.patch(websites, 'hello', {'spec': {'title': 'Bye.', 'domain': 'example.org'}})
+        await op.wait_for("'Hello, world!' is called 'Bye.' now.")
+        await user.wait_for(
+            websites, 'hello', lambda obj: obj['status']['dns']['name'] == 'example.org')
+        await user.wait_for(
+            CONFIGMAPS, 'hello', lambda obj: obj['data']['index.html'] == '<h1>Bye.</h1>')
+        with pytest.raises(KubeError) as info:
+            await user.patch(websites, 'hello', {'spec': {'title': ' '}})
+        assert info.value.status == 422
+
+        await user.delete(websites, 'hello')
+        await user.wait_gone(websites, 'hello')
+        assert cloud.things('records') == []
+        for kind in CONFIGMAPS, DEPLOYMENTS, SERVICES:
+            await user.wait_collected(kind, 'hello')
