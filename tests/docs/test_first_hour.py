@@ -68,9 +68,10 @@ def cluster(home):
         pytest.skip("There is no cluster.")
     shutil.copy(CLUSTER, home / '.kube' / 'config')
     yield
-    subprocess.run(
-        ['kubectl', '--kubeconfig', CLUSTER, 'delete', 'crd', 'websites.example.com',
-         '--ignore-not-found', '--wait=false'], check=True)
+    for command in [
+            ['patch', 'website', 'hello', '--type=merge', '-p', '{"metadata":{"finalizers":null}}'],
+            ['delete', 'crd', 'websites.example.com', '--ignore-not-found']]:
+        subprocess.run(['kubectl', '--kubeconfig', CLUSTER, *command])  # the first one after errors
 
 
 def test_the_tutorial_is_true_on_a_sandbox(play, home, sandbox):

@@ -275,8 +275,9 @@ def check_kubectl(words):
 
 def check_foreign(words):
     assert words[0] in {
-        'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'minikube', 'mkdir', 'mv', 'openssl',
-        'pytest', 'python', 'python3', 'sed', 'source', 'git', 'unset', '.'}, f"What is {words[0]}?"
+        'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'git', 'grep', 'minikube', 'mkdir', 'mv',
+        'openssl', 'pytest', 'python', 'python3', 'sed', 'source', 'unset', '.',
+    }, f"What is {words[0]}?"
 
 
 def find_deployed(*pages):
