@@ -142,10 +142,12 @@ class CommandLine(SphinxDirective):
 
 
 class Examples(SphinxDirective):
-    """All the examples: what they tell of themselves, and their files."""
+    """All the examples in the order of their README: what they tell of themselves, their files."""
 
     def run(self) -> list[nodes.Node]:
-        return [self.show(folder) for folder in sorted((HERE.parent / 'examples').glob('[0-9]*'))]
+        folder = HERE.parent / 'examples'
+        listed = re.findall(r'^\| \[(.+?)\]', (folder / 'README.md').read_text(), re.MULTILINE)
+        return [self.show(folder / name) for name in listed]
 
     def show(self, folder: pathlib.Path) -> nodes.section:
         title = folder.name.partition('-')[2].replace('-', ' ').capitalize()

@@ -4,6 +4,7 @@ Every example does what the paragraph at its head promises: one section for each
 The operators are run as a reader runs them, but each in a namespace of its own.
 """
 import asyncio
+import base64
 import json
 import os
 import pathlib
@@ -41,7 +42,9 @@ UNKNOWN = ('16-several-operators',)
 """The examples whose handlers are in registries of their own, which ``kopf rbac`` does not see."""
 RULES_SINCE = 25
 """The minor version of Kubernetes that evaluates rules in CEL by default."""
-DEFINITIONS = [load(path)[0] for path in [EXAMPLES / 'crd.yaml', *EXAMPLES.glob('*/crd.yaml')]]
+DEFINITIONS = [
+    definition for path in [EXAMPLES / 'crd.yaml', *EXAMPLES.glob('*/crd.yaml')]
+    for definition in load(path)]
 CRDS_OF_EXAMPLES = [
     arg for path in [EXAMPLES / 'crd.yaml', *EXAMPLES.glob('*/crd.yaml')]
     for arg in ('--crd', str(path))]
@@ -116,8 +119,8 @@ def run(cluster, namespace, tmp_path):
     def run(name, *args, program=False, env=None):
         path = str(EXAMPLES / name / 'example.py')
         peering = [] if '--peering' in args else ['--standalone']
-        options = ['-A', '--standalone'] if program else [
-            '--namespace', namespace, '--verbose', *peering, *args]
+        scope = [] if '-A' in args else ['--namespace', namespace]
+        options = ['-A', '--standalone'] if program else [*scope, '--verbose', *peering, *args]
         kubeconfig = cluster if name in UNKNOWN else confine([
             *options, path, *(['--startup'] if name in SWITCHING else [])])
         op = Program([path, *args], kubeconfig=kubeconfig) if program else (
@@ -643,6 +646,13 @@ async def test_external_systems_have_tests(check):
     assert '2 passed in ' in output
 
 
+async def wait_empty(cloud, kind):
+    """Wait until all is deleted there; the operator waits for longer, as the cloud could lie."""
+    async with asyncio.timeout(60):
+        while cloud.things(kind):
+            await asyncio.sleep(0.1)
+
+
 async def test_of_external_systems_each_object_has_one_account(run, user, kinds, minor):
     if minor < RULES_SINCE:
         pytest.skip("This API takes the empty messages of conditions for null.")
@@ -660,9 +670,105 @@ async def test_of_external_systems_each_object_has_one_account(run, user, kinds,
         await user.wait_for(
             kinds['tenants'], 'hello', lambda _: cloud.things('accounts')[0]['limit'] == 30)
         await user.delete(kinds['tenants'], 'hello')
-        await user.wait_gone(kinds['tenants'], 'hello')
-        assert cloud.things('accounts') == []
+        await wait_empty(cloud, 'accounts')
         assert [call.method for call in cloud.calls].count('POST') == 1
+
+
+# 26-database
+
+CLAIMS = Kind('', 'v1', 'persistentvolumeclaims', 'PersistentVolumeClaim')
+SECRETS = Kind('', 'v1', 'secrets', 'Secret')
+STATEFULSETS = Kind('apps', 'v1', 'statefulsets', 'StatefulSet')
+
+
+async def test_users_of_databases_can_log_in_until_they_are_deleted(run, user, kinds, minor):
+    if minor < RULES_SINCE:
+        pytest.skip("This API takes the empty messages of conditions for null.")
+    database, web = load('26-database/obj.yaml')
+    databases, users = kinds['databases'], kinds['databaseusers']
+    async with testing.FakeCloud() as server:
+        args = ['26-database', str(EXAMPLES / '26-database' / 'fakes' / 'asyncpg.py')]
+        op = run(*args, env={'FAKE_SERVER_URL': server.url})
+        await user.apply(database)
+        await user.wait_for(STATEFULSETS, 'shop', lambda obj: obj)
+        await user.patch(STATEFULSETS, 'shop', {'status': {'replicas': 1, 'readyReplicas': 1}},
+                         subresource='status')
+        await user.wait_for(databases, 'shop', lambda obj: obj['status']['ready'])
+        await user.apply(web)
+        await user.wait_for(users, 'web', lambda obj: obj['status']['role']['key'])
+        [role] = server.things('roles')
+        secret = await user.get(SECRETS, 'web-login')
+        assert base64.b64decode(secret['data']['password']).decode() == role['password']
+        op.kill()
+        run(*args, env={'FAKE_SERVER_URL': server.url})
+        await user.patch(users, 'web', {'spec': {'connections': 5}})
+        await user.wait_for(users, 'web', lambda _: server.things('roles')[0]['connections'] == 5)
+        assert (await user.get(SECRETS, 'web-login'))['data'] == secret['data']
+        await user.delete(users, 'web')
+        await user.wait_gone(users, 'web')
+        assert server.things('roles') == []
+    await user.delete(databases, 'shop')
+    await user.wait_collected(STATEFULSETS, 'shop')
+    assert await user.get(CLAIMS, 'shop-backups') and await user.get(SECRETS, 'shop-admin')
+
+
+# 27-tenant
+
+BINDINGS = Kind('rbac.authorization.k8s.io', 'v1', 'rolebindings', 'RoleBinding')
+QUOTAS = Kind('', 'v1', 'resourcequotas', 'ResourceQuota')
+
+
+async def test_of_tenants_each_has_its_namespaces_and_an_account(
+        run, user, kinds, namespace, minor):
+    if minor < RULES_SINCE:
+        pytest.skip("This API takes the empty messages of conditions for null.")
+    team, = load('27-tenant/obj.yaml')
+    teams, kube = kinds['teams'], user.kube
+    async with testing.FakeCloud(unique='team') as service:
+        run('27-tenant', '-A', env={'BILLING_URL': service.url})
+        await kube.request('POST', teams.get_path(), body={**team, 'metadata': {'name': namespace}})
+        obj = await kube.wait_for(teams, namespace, lambda obj: (
+            obj['status']['billing']['key'] and obj['status']['namespaces']))
+        [account] = service.things('accounts')
+        assert (account['team'], account['seats']) == (namespace, 2)
+        for place in obj['status']['namespaces']:
+            quota = await kube.wait_for(QUOTAS, 'plan', lambda obj: obj, namespace=place)
+            assert quota['spec']['hard']['pods'] == '20'
+            for name, role in ('ann', 'admin'), ('bob', 'edit'):
+                binding = await kube.wait_for(
+                    BINDINGS, f'members-{role}', lambda obj: obj, namespace=place)
+                assert [subject['name'] for subject in binding['subjects']] == [name]
+        with pytest.raises(KubeError, match="deleted with their team only"):
+            await kube.patch(teams, namespace, {'spec': {'environments': ['dev']}})
+        await kube.delete(teams, namespace)
+        await wait_empty(service, 'accounts')
+
+
+# 28-dns
+
+async def test_of_dns_records_each_is_at_the_provider(run, user, kinds, minor):
+    if minor < RULES_SINCE:
+        pytest.skip("This API takes the empty messages of conditions for null.")
+    record, = load('28-dns/obj.yaml')
+    records = kinds['dnsrecords']
+    async with testing.FakeCloud(rate=5) as provider:
+        run('28-dns', env={'DNS_URL': provider.url})
+        await user.apply(record)
+        await user.apply({
+            'apiVersion': 'v1', 'kind': 'Service',
+            'metadata': {'name': 'shop', 'annotations': {'example.com/dns-name': 'shop'}},
+            'spec': {'type': 'LoadBalancer', 'ports': [{'port': 80, 'protocol': 'TCP'}]}})
+        await user.patch(
+            SERVICES, 'shop', {'status': {'loadBalancer': {'ingress': [{'ip': '192.0.2.1'}]}}},
+            subresource='status')
+        for name in 'www', 'shop-a':
+            await user.wait_for(
+                records, name, lambda obj: get_conditions(obj)['Synced'] == 'True')
+        assert {each['name']: each['values'] for each in provider.things('records')} == {
+            'www.example.org': ['192.0.2.10', '192.0.2.11'], 'shop.example.org': ['192.0.2.1']}
+        await user.delete(SERVICES, 'shop')
+        await user.delete(records, 'www')
+        await wait_empty(provider, 'records')
 
 
 # 20-reconcile

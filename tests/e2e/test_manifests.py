@@ -32,6 +32,9 @@ SHARED = ['--crd', EXAMPLES / 'crd.yaml']
 OPERATORS = {
     'minimal': ([*SHARED, EXAMPLES / '01-minimal/example.py'], set()),
     'typed': ([EXAMPLES / '23-typed-kinds/example.py'], {'CustomResourceDefinition'}),
+    'databases': ([EXAMPLES / '26-database/example.py'], {'CustomResourceDefinition'}),
+    'tenants': ([EXAMPLES / '27-tenant/example.py'], {'CustomResourceDefinition'}),
+    'dns': ([EXAMPLES / '28-dns/example.py'], {'CustomResourceDefinition'}),
     'webhooks': ([*SHARED, '--startup', EXAMPLES / '13-admission/example.py'], {'Service'}),
     'lease': ([*SHARED, *LEASED, EXAMPLES / '19-deployment/example.py'],
               {'PodDisruptionBudget', 'Role', 'RoleBinding'}),

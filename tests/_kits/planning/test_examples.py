@@ -15,6 +15,9 @@ UNUSUAL = {
     '03-errors': "failed with an exception and will stop",
     '17-testing': "Nobody is at home.",
     '25-external': "Cannot connect to host",  # and nothing else than the API
+    '26-database': "No module named 'asyncpg'",
+    '27-tenant': "Cannot connect to host",
+    '28-dns': "Cannot connect to host",
 }
 """The examples whose handlers fail with the object of all examples, and how."""
 
