@@ -162,7 +162,9 @@ def _all_traits() -> Mapping[str, Mapping[str, Any]]:
 def get_traits(resource: Resource) -> Mapping[str, Any]:
     """
     Get what distinguishes a built-in resource from others: whether its changes are ``counted`` in
-    ``metadata.generation``; its ``immutable`` and ``selectable`` fields; the ``cells`` of tables.
+    ``metadata.generation``; whether replacing an absent object makes it ``creatable``; whether
+    deletions are answered by the ``returned`` object, not by a status; how objects are ``named``;
+    its ``immutable`` and ``selectable`` fields; the ``cells`` of tables.
     """
     group, plural = resource
     return _all_traits().get(f'{plural}.{group}' if group else plural, {})

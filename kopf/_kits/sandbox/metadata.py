@@ -20,11 +20,6 @@ IMMUTABLES = (
     'deletionGracePeriodSeconds',
 )
 
-#: The kinds of which the names are not just subdomains, by groups and plurals.
-NAMED_BY_LABELS = {('', 'namespaces'), ('', 'services'), ('apps', 'statefulsets')}
-NAMED_BY_SEGMENTS = {'rbac.authorization.k8s.io'}
-NAMED_AT_WILL = {('', 'events'), ('events.k8s.io', 'events')}
-
 Meta = Mapping[str, Any]
 
 
@@ -74,11 +69,12 @@ def warn(meta: Meta, old: Meta, kind: kinds.Kind) -> list[str]:
 
 
 def check_name(name: str, kind: kinds.Kind) -> list[str]:
-    if kind.resource in NAMED_BY_LABELS:
+    named = kinds.get_traits(kind.resource).get('named')
+    if named == 'label':
         return naming.check_label(name)
-    if kind.group in NAMED_BY_SEGMENTS:
+    if kind.group == 'rbac.authorization.k8s.io':
         return naming.check_segment(name)
-    if kind.resource in NAMED_AT_WILL:
+    if named == 'any':
         return []
     return naming.check_subdomain(name)
 

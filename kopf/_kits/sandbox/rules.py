@@ -66,11 +66,8 @@ def prepare_update(cluster: Cluster, kind: Kind, new: Obj, old: Obj, subresource
     if not kind.custom:
         made = builtins.prepare_update(kind, new, old, used=_addresses(cluster, kind))
         return _with_stored_versions(made) if kind.resource == CRDS else made
-    if kind.has_status:
-        new.pop('status', None)
-        if 'status' in old:
-            new['status'] = old['status']
-    if _is_new_generation(kind, new, old):
+    builtins.keep_status(kind, new, old)
+    if builtins.has_changed(kind, new, old):
         new['metadata']['generation'] = old['metadata'].get('generation', 0) + 1
     return new
 
@@ -92,12 +89,6 @@ def _with_stored_versions(crd: Obj) -> Obj:
     stored += [version.get('name') for version in crd['spec'].get('versions') or ()
                if version.get('storage') and version.get('name') not in stored]
     return {**crd, 'status': {**status, 'storedVersions': stored}}
-
-
-def _is_new_generation(kind: Kind, new: Obj, old: Obj) -> bool:
-    ignored = {'metadata', 'apiVersion', 'kind', *(('status',) if kind.has_status else ())}
-    return {key: value for key, value in new.items() if key not in ignored} \
-        != {key: value for key, value in old.items() if key not in ignored}
 
 
 def _addresses(cluster: Cluster, kind: Kind) -> frozenset[str]:
@@ -151,23 +142,6 @@ def warn(kind: Kind, new: Obj, old: Obj | None) -> list[str]:
     if kind.resource == CRDS:
         texts += crdrules.warn(new)
     return [*texts, kind.warning] if kind.warning else texts
-
-
-#: Of what a deletion is answered by the object that is gone, not by a status.
-RETURNED_WHEN_DELETED: frozenset[Resource] = frozenset({
-    ('', 'persistentvolumeclaims'), ('', 'persistentvolumes'), ('', 'pods'), ('', 'podtemplates'),
-    ('', 'resourcequotas'), ('', 'serviceaccounts'), ('', 'services'),
-    ('storage.k8s.io', 'storageclasses'), ('storage.k8s.io', 'csidrivers'),
-    ('storage.k8s.io', 'csinodes'), ('storage.k8s.io', 'volumeattachments'),
-})
-_RBAC = 'rbac.authorization.k8s.io'
-#: What is created if an object that is not there is replaced.
-CREATED_BY_UPDATE: frozenset[Resource] = frozenset({
-    ('', 'endpoints'), ('', 'events'), ('', 'limitranges'), ('', 'services'),
-    ('coordination.k8s.io', 'leases'), ('events.k8s.io', 'events'),
-    (_RBAC, 'clusterrolebindings'), (_RBAC, 'clusterroles'), (_RBAC, 'rolebindings'),
-    (_RBAC, 'roles'),
-})
 
 
 def check_deletion(request: Request, entry: Entry) -> None:

@@ -12,6 +12,7 @@ from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.conversions import prepare_write
 from kopf._kits.sandbox.deleting import delete_entry, is_released, parse_deletion, succeeded
+from kopf._kits.sandbox.kinds import get_traits
 from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import (
@@ -96,8 +97,8 @@ class Writer:
 
     def creates(self, request: Request) -> bool:
         """Whether the request, if it is an update or a patch, creates the object."""
-        can_create = request.applies or (
-            request.verb == 'update' and request.kind.resource in rules.CREATED_BY_UPDATE)
+        can_create = request.applies or bool(
+            request.verb == 'update' and get_traits(request.kind.resource).get('creatable'))
         key = (request.namespace, request.name)
         return can_create and not request.subresource and (
             self._cluster.store.get(stored_resource(request.kind), key) is None)
@@ -174,7 +175,7 @@ class Writer:
         entry = cluster.get(kind, key)
         deletion.check(kind, entry)
         gone, raw = delete_entry(cluster, request, entry, deletion)
-        if gone and kind.resource not in rules.RETURNED_WHEN_DELETED:
+        if gone and not get_traits(kind.resource).get('returned'):
             return 200, encoding.encode(succeeded(kind, entry))
         return 200, reading.shaped(cluster, request, raw)
 

@@ -5,12 +5,18 @@ creation and update, what it refuses, and the kinds that are views of the same o
 Most of it is data (``data/defaults.json``, ``data/traits.json``, and the enums of the schemas); the
 rest is here, and only for what operators touch. No controllers: nothing happens to objects later.
 """
-from kopf._kits.sandbox.builtins.changing import prepare_creation, prepare_update
+from kopf._kits.sandbox.builtins.changing import (
+    has_changed,
+    keep_status,
+    prepare_creation,
+    prepare_update,
+)
 from kopf._kits.sandbox.builtins.checking import validate
 from kopf._kits.sandbox.builtins.completing import complete
 from kopf._kits.sandbox.builtins.converting import convert
 from kopf._kits.sandbox.builtins.immutables import validate_update
 
 __all__ = [
-    'complete', 'convert', 'prepare_creation', 'prepare_update', 'validate', 'validate_update',
+    'complete', 'convert', 'has_changed', 'keep_status', 'prepare_creation', 'prepare_update',
+    'validate', 'validate_update',
 ]

@@ -37,10 +37,7 @@ def prepare_update(
     the old status, what is assigned once, and its changes counted.
     """
     result = dict(new)
-    if kind.has_status:
-        result.pop('status', None)
-        if 'status' in old:
-            result['status'] = old['status']
+    keep_status(kind, result, old)
     if kind.resource == ('', 'services'):
         result = _assign_addresses(_keep_addresses(result, old), used)
     if kind.resource == ('', 'namespaces'):
@@ -49,7 +46,7 @@ def prepare_update(
         result = _count_templates(result, old)
     if _is_counted(kind):
         generation = old['metadata'].get('generation', 0)
-        if _has_changed(kind, result, old):
+        if has_changed(kind, result, old):
             generation += 1
         result['metadata'] = {**result['metadata'], 'generation': generation}
     return result
@@ -69,15 +66,21 @@ def _count_templates(new: statuses.Obj, old: statuses.Obj) -> statuses.Obj:
     return {**new, 'metadata': {**metadata, 'annotations': annotations}}
 
 
-def _has_changed(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> bool:
-    def essence(obj: statuses.Obj) -> Mapping[str, Any]:
-        return {key: value for key, value in obj.items()
-                if key not in ('metadata', 'status', 'apiVersion', 'kind')}
+def keep_status(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> None:
+    """Put the old status into the new object, if the status is a subresource."""
+    if kind.has_status:
+        new.pop('status', None)
+        if 'status' in old:
+            new['status'] = old['status']
 
-    if essence(new) != essence(old):
-        return True
-    return kind.resource == ('apps', 'deployments') and (
-        (new['metadata'].get('annotations') or {}) != (old['metadata'].get('annotations') or {}))
+
+def has_changed(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> bool:
+    """Whether a change counts as a new generation."""
+    ignored = {'metadata', 'apiVersion', 'kind', *(('status',) if kind.has_status else ())}
+    contents = [{key: value for key, value in obj.items() if key not in ignored}
+                for obj in (new, old)]
+    return contents[0] != contents[1] or (kind.resource == ('apps', 'deployments') and (
+        (new['metadata'].get('annotations') or {}) != (old['metadata'].get('annotations') or {})))
 
 
 def _create_pod(pod: statuses.Obj, used: Container[str]) -> statuses.Obj:
