@@ -25,8 +25,7 @@ class ThreadPerCall(concurrent.futures.Executor):
             self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs,
     ) -> 'concurrent.futures.Future[T]':
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        threading.Thread(
-            target=_run, args=(future, fn, args, kwargs), name=self._name).start()
+        threading.Thread(target=_run, args=(future, fn, args, kwargs), name=self._name).start()
         return future
 
 

@@ -443,5 +443,4 @@ def _make_network_error(e: Exception) -> errors.APIConnectionError:
 
 
 def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:
-    return errors.make_error(
-        response.status, body, retry_after=response.headers.get('Retry-After'))
+    return errors.make_error(response.status, body, retry_after=response.headers.get('Retry-After'))

@@ -31,5 +31,4 @@ async def post_event(
     where = references.NamespaceName(DEFAULT_NAMESPACE) if namespace is None else namespace
     path = f'{patching.get_list_path(EVENTS, where)}?fieldManager={patching.FIELD_MANAGER}'
     body = json.dumps(payload, separators=(',', ':')).encode()
-    await client.request(
-        'POST', path, body=body, logger=logger, backoffs=backoffs, parsed=False)
+    await client.request('POST', path, body=body, logger=logger, backoffs=backoffs, parsed=False)

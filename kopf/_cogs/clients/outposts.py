@@ -84,8 +84,7 @@ class Outpost:
         """
         left = 0.0
         if release_by is not None:
-            left = self._time_to_release = max(
-                MIN_RELEASE_TIME, release_by - self._operator.time())
+            left = self._time_to_release = max(MIN_RELEASE_TIME, release_by - self._operator.time())
         self.call(self._stopping.set)
         ended = asyncio.wrap_future(self._ended)
         await asyncio.wait([ended], timeout=left + EXIT_TIMEOUT)

@@ -114,9 +114,7 @@ class Vault:
 
     def populate(self, items: Mapping[str, credentials.Credentials]) -> None:
         """Add the credentials, except for those that have been rejected."""
-        self._items.update({
-            key: item for key, item in items.items() if item not in self._rejected
-        })
+        self._items.update({key: item for key, item in items.items() if item not in self._rejected})
         self._rank()
 
     def select(self) -> credentials.Credentials | None:

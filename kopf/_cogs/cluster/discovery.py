@@ -69,8 +69,7 @@ class Insights:
         known, self.resources = self.resources, frozenset(resources)
         self.deleted = self.deleted.union(deleted) - self.resources
         former, self.failing = self.failing, frozenset(failing)
-        if known is None or former != self.failing or (
-                describe(known) != describe(self.resources)):
+        if known is None or former != self.failing or describe(known) != describe(self.resources):
             self._notify()
 
     def set_namespaces(self, namespaces: Iterable[references.Namespace]) -> None:

@@ -72,8 +72,7 @@ def _summarise(value: Mapping[str, Any]) -> str:
             continue
         text = child if isinstance(child, Digest) else (
             _summarise(child) if isinstance(child, Mapping) else _encode_sorted(child))
-        if not isinstance(child, Digest) and (
-                len(text) > _LENGTH or _is_like_digest(child)):
+        if not isinstance(child, Digest) and (len(text) > _LENGTH or _is_like_digest(child)):
             text = digest(child)
         parts.append(f'{_encode_sorted(key)}:{text}')
     return f"{{{','.join(parts)}}}"

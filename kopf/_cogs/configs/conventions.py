@@ -175,8 +175,7 @@ def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
 def get_foreign_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Get the annotations that no Kopf-based operator has written for itself."""
     prefixes = StorageKeyMarkingConvention.detect_prefixes(annotations)
-    return {
-        key: val for key, val in annotations.items() if not is_own_annotation(key, prefixes)}
+    return {key: val for key, val in annotations.items() if not is_own_annotation(key, prefixes)}
 
 
 def _is_of_deployment(body: bodies.Body) -> bool:

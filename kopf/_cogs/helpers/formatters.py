@@ -82,8 +82,7 @@ class ObjectColorFormatter(ObjectTextFormatter):
         text = record.message
         if record.levelno <= logging.DEBUG and 'diff' in text:
             text = _OPERATION.sub(lambda found: paint(found[0], OPERATIONS[found[1]]), text)
-        parts = [
-            paint(record.asctime[11:], '2'), paint(f'{record.levelname:<8.8}', color)]
+        parts = [paint(record.asctime[11:], '2'), paint(f'{record.levelname:<8.8}', color)]
         if self._log_prefix:
             name = make_prefix(record).strip('[] ')
             self._width = max(self._width, min(len(name), MAX_WIDTH))

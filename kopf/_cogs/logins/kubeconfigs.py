@@ -267,8 +267,7 @@ def load_kubeconfigs() -> Kubeconfig | None:
             where = f" (line {mark.line + 1})" if mark is not None else ""
             raise credentials.LoginError(f"The kubeconfig {path} is not YAML{where}.") from None
         except RecursionError:
-            raise credentials.LoginError(
-                f"The kubeconfig {path} is nested too deeply.") from None
+            raise credentials.LoginError(f"The kubeconfig {path} is nested too deeply.") from None
         except (AttributeError, LookupError, TypeError, ValueError):  # also if it is not UTF-8
             raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
         found = True

@@ -131,8 +131,7 @@ def _listen(pages: Sequence[Page]) -> inbound.Listener:
         if code == errno.EADDRINUSE:
             other = endpoint._replace(port=endpoint.port + 1)
             hint = f". Stop what uses the port, or choose another one: {pages[0].option}={other}"
-        raise EndpointError(
-            f"The {titles} cannot be served at {endpoint}: {reason}{hint}") from e
+        raise EndpointError(f"The {titles} cannot be served at {endpoint}: {reason}{hint}") from e
     responders = {urllib.parse.unquote(page.endpoint.path): page.respond for page in pages}
     listener = inbound.Listener(
         sockets, functools.partial(_respond, responders), policy=POLICY, title=titles)

@@ -22,8 +22,7 @@ SHOWN = frozenset({'apiVersion', 'immutable', 'kind', 'metadata', 'type'})
 SECRETS = re.compile(r'/api/v1/(namespaces/[^/]+/)?secrets(?![^/?])')
 """The beginning of the paths of requests for Secrets."""
 
-QUOTED = re.compile(
-    r'((?:Invalid|Unsupported|Duplicate) value: |Value:)("(?:[^"\\]|\\.)*"|[^:}]*)')
+QUOTED = re.compile(r'((?:Invalid|Unsupported|Duplicate) value: |Value:)("(?:[^"\\]|\\.)*"|[^:}]*)')
 """Where the API server quotes a value of an object."""
 
 MAX_WORD = 3

@@ -13,8 +13,7 @@ from kopf._cogs.structs import references
 
 API_VERSION, KIND = 'coordination.k8s.io/v1', 'Lease'
 
-RESOURCE = references.Resource(
-    'coordination.k8s.io', 'v1', 'leases', kind=KIND, namespaced=True)
+RESOURCE = references.Resource('coordination.k8s.io', 'v1', 'leases', kind=KIND, namespaced=True)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -354,8 +354,7 @@ async def exchange(
               'value': dicts.resolve(raw, field, None)} for field in guards]
     target.announce(ops)
     try:
-        return await target.send(
-            raw, [*tests, *ops], subresource=subresource, permit=permit), True
+        return await target.send(raw, [*tests, *ops], subresource=subresource, permit=permit), True
     except (errors.APIConflictError, errors.APIUnprocessableError) as e:
         newest = await target.read_again(raw, after=e)
         if newest is None or _is_newer(newest, raw):

@@ -326,8 +326,7 @@ class Cycle(NamedTuple):
         divergent = self.divergent if reason in CHANGES and self.base is not None else None
         if base != essence and not self.is_complete:
             # Some handlers have seen the base; for the others, the present state is the known one.
-            divergent = essences.rebase(
-                divergent if divergent is not None else base, essence, base)
+            divergent = essences.rebase(divergent if divergent is not None else base, essence, base)
         return Conclusion(base, divergent)
 
     def must_be_saved(

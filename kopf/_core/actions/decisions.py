@@ -46,8 +46,7 @@ def look(
     :raises ValueError: if the object has a last-handled state that is not readable.
     """
     body = bodies.Body(raw)
-    essence = build_essence(
-        body, settings=settings, extra_fields=extra_fields, converter=converter)
+    essence = build_essence(body, settings=settings, extra_fields=extra_fields, converter=converter)
     old, is_outdated = _fetch_old(body, settings, current=essence, converter=converter)
     return View(
         raw=raw,
@@ -300,8 +299,7 @@ def decide(situation: Situation) -> Decision:
             return Decision(Close(
                 "the object has returned from a state that some handlers have seen",
                 causes.Reason.NOOP, conclusion), cycle)
-    if reason == causes.Reason.NOOP or (
-            reason == causes.Reason.RESUME and not selection.handlers):
+    if reason == causes.Reason.NOOP or (reason == causes.Reason.RESUME and not selection.handlers):
         # Once for each object: operators that watch different versions must not take turns.
         is_outdated = view.is_outdated and reason == causes.Reason.RESUME
         if cycle is None and not is_outdated:

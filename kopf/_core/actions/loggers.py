@@ -67,8 +67,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         """The attributes that are added to every record."""
         if self._body is not None:
             reference = bodies.build_object_reference(self._body)
-            self._extra = {
-                'settings': self._settings, 'k8s_skip': self._skip, 'k8s_ref': reference}
+            self._extra = {'settings': self._settings, 'k8s_skip': self._skip, 'k8s_ref': reference}
             self._body = None
         return self._extra
 
@@ -268,8 +267,7 @@ def configure(
     for old in [old for old in root.handlers if isinstance(old, KopfStreamHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(
-        logging.DEBUG if debug or verbose else logging.WARNING if quiet else logging.INFO)
+    root.setLevel(logging.DEBUG if debug or verbose else logging.WARNING if quiet else logging.INFO)
 
     logging.getLogger('asyncio').setLevel(logging.NOTSET if debug else logging.ERROR)
     logging.getLogger('aiohttp').setLevel(logging.NOTSET if debug else logging.INFO)

@@ -205,8 +205,7 @@ def make_progress(
         if scope == Scope.SIGHTINGS and len(encoded or '') > MAX_LENGTH:
             continue
         made = _make_progress(cycle, scope, encoded, body=body, storage=storage)
-        after = {
-            **conventions.get_annotations(body), **conventions.get_annotations(made.patch)}
+        after = {**conventions.get_annotations(body), **conventions.get_annotations(made.patch)}
         if capacity.count_annotations(after) <= capacity.MAX_ANNOTATIONS:
             break
     storage.flush()
@@ -264,8 +263,7 @@ def make_closing(
     if encoded != known:
         storage.store_cycle(body=body, patch=patch, value=encoded)
     if cycle.stored or known is not None:
-        for handler_id in fetch_all(
-                handler_ids, body=body, settings=settings, states=cycle.states):
+        for handler_id in fetch_all(handler_ids, body=body, settings=settings, states=cycle.states):
             storage.purge(key=handler_id, body=body, patch=patch)
         if storage.touched(body=body) is not None:
             storage.touch(body=body, patch=patch, value=None)

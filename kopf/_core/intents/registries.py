@@ -138,8 +138,7 @@ class OperatorRegistry:
             handler.selector for handler in self.iter_resource_handlers()
             if handler.selector is not None]
         owned = [selector for handler in self._reconciling for selector in handler.owns]
-        watched = [
-            selector for handler in self._reconciling for selector, _ in handler.watches]
+        watched = [selector for handler in self._reconciling for selector, _ in handler.watches]
         return tuple(dict.fromkeys([*selectors, *owned, *watched]))
 
 
@@ -220,8 +219,7 @@ class ResourceHandlers:
 
 
 Owned = dict[handlers.ReconcilingHandler, Collection[references.Resource]]
-Watched = dict[handlers.ReconcilingHandler, Collection[
-    tuple[references.Resource, handlers.Mapper]]]
+Watched = dict[handlers.ReconcilingHandler, Collection[tuple[references.Resource, handlers.Mapper]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -371,8 +369,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         if resource.verbs and served.are_watched and not resource.verbs >= {'list', 'watch'}:
             unwatchable.append(resource)
             served = ResourceHandlers(webhooks=served.webhooks)
-        elif not _is_patchable(resource) and (
-                served.spawning or changing or served.reconciling):
+        elif not _is_patchable(resource) and (served.spawning or changing or served.reconciling):
             unpatchable.append(resource)
             served = dataclasses.replace(
                 served, spawning=(), changing=(), reconciling=(), extra_fields=())

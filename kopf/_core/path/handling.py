@@ -313,8 +313,7 @@ class Handling:
                     return await self._release(step)
                 case decisions.Sleep():
                     delay = max(0.0, step.until - self.env.clock.mono())
-                    self.logger.debug(
-                        f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
+                    self.logger.debug(f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
                     self.item.keep(self.saver.raw)
                     if not self._switch.is_stopping:
                         self._alarms.sleep(self.item, step.until)
@@ -402,8 +401,7 @@ class Handling:
         conclusion = conclusion._replace(
             resumes=step.reason in causes.HANDLED_REASONS or self._is_resumed(cycle))
         old = None if view.is_outdated else view.old
-        is_there = recording.is_committed(
-            conclusion, old=old, body=view.body, settings=settings)
+        is_there = recording.is_committed(conclusion, old=old, body=view.body, settings=settings)
         item.proceed(cycle.committing(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=old)
@@ -644,8 +642,7 @@ class Handling:
         """Write between two sub-handlers; the next ones see the state that the server returns."""
         with _retrying_outside():
             newest = await self.saver.save()
-        if newest is None or (
-                self._judge(newest, self.saver.expected) is not claims.Verdict.SAME):
+        if newest is None or self._judge(newest, self.saver.expected) is not claims.Verdict.SAME:
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(
             newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields,

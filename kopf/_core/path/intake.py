@@ -542,8 +542,7 @@ class InformerFactory:
     def take_over(self) -> None:
         """End the standby. The newest states are known, so nothing is listed again."""
         self._queue.switch.resume()
-        self._taken.extend(
-            (informer, item) for informer in self for item in informer.take_over())
+        self._taken.extend((informer, item) for informer in self for item in informer.take_over())
         self._queue.pump()
         self._take()
 

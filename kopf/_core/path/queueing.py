@@ -121,8 +121,7 @@ class WorkQueue:
         """
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
-            if urgent and self._waiting.promote(
-                    item, is_overloaded=self.processor.is_overloaded()):
+            if urgent and self._waiting.promote(item, is_overloaded=self.processor.is_overloaded()):
                 self.pump()
             elif self.gate.is_closed_for(item):
                 item.inbox.pack_pending(packed)
@@ -235,8 +234,7 @@ class WorkQueue:
 
     @property
     def _may_start(self) -> bool:
-        return self.switch.admits() and self._crew.has_room(
-            self.settings.queueing.worker_limit)
+        return self.switch.admits() and self._crew.has_room(self.settings.queueing.worker_limit)
 
     def _find_capacity(self) -> priorities.Capacity:
         if len(self._lenient) < PATIENT_MINIMUM or not self.processor.is_congested():

@@ -256,8 +256,7 @@ class Saver:
         own = recording.make_closing(
             self.item.get_cycle(), handler_ids, body=bodies.Body(self.raw), settings=self.settings)
         merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
-        return finalizers.switch(
-            merged, self.settings.persistence.finalizer, is_added=False)
+        return finalizers.switch(merged, self.settings.persistence.finalizer, is_added=False)
 
     async def switch_finalizer(
             self, patch: patches.Patch, *, is_added: bool,
@@ -269,12 +268,10 @@ class Saver:
         fields can change that are neither the finalizers nor those of the patch: they are looked at
         in the newest state.
         """
-        wanted = finalizers.switch(
-            self.raw, self.settings.persistence.finalizer, is_added=is_added)
+        wanted = finalizers.switch(self.raw, self.settings.persistence.finalizer, is_added=is_added)
         guards = finalizers.guard(self.raw, patch) if is_added and not self.is_shared() else None
         try:
-            newest, _ = await self._exchange(
-                _merge(wanted, patch), guards or application.VERSION)
+            newest, _ = await self._exchange(_merge(wanted, patch), guards or application.VERSION)
         except application.FenceRaisedError:
             newest, _ = await self._exchange(_merge(wanted, patch))
         return newest

@@ -313,8 +313,7 @@ class Processor:
 
     def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
         """Whether the states differ in more than in the records of handlers."""
-        essence, other = map(
-            claims.Ledger(self.env.settings, item.handlers).build_essence, (a, b))
+        essence, other = map(claims.Ledger(self.env.settings, item.handlers).build_essence, (a, b))
         return essence != other or a.get('status') != b.get('status')
 
     def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:

@@ -86,8 +86,7 @@ async def _log_in(
         return found
     if not declared and not vault.proven:
         raise _make_error(failures)
-    logger.warning(
-        f"{what} has failed: no credentials were retrieved from the login handlers.")
+    logger.warning(f"{what} has failed: no credentials were retrieved from the login handlers.")
     if declared and len(failures) == len(declared):
         raise credentials.LoginError(
             f"All login handlers have failed: {'; '.join(failures.values())}")

@@ -279,5 +279,4 @@ class Operator:
             results = await self._run_activity(causes.Activity.PROBE)
             return {**self.role.describe(), **results}, ()
         except activities.ActivityError as e:
-            return {}, [
-                id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None]
+            return {}, [id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None]

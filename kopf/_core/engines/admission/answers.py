@@ -44,8 +44,7 @@ def answer(
     elif changes:
         payload['patch'] = encode(changes)
         payload['patchType'] = 'JSONPatch'
-    return {
-        'apiVersion': question.api_version, 'kind': 'AdmissionReview', 'response': payload}
+    return {'apiVersion': question.api_version, 'kind': 'AdmissionReview', 'response': payload}
 
 
 def choose(failures: Iterable[BaseException]) -> BaseException | None:

@@ -407,8 +407,7 @@ class Membership:
                 logger.info(f"Pausing operations in favour of {[*verdict.masters]}.")
             case Standing.CLASHING:
                 rivals = [*verdict.rivals]
-                logger.warning(
-                    f"Possibly conflicting operators with the same priority: {rivals}.")
+                logger.warning(f"Possibly conflicting operators with the same priority: {rivals}.")
                 logger.warning(
                     f"Pausing all operators, including self ({self._identity}). Give them "
                     f"different priorities, e.g. by --priority.")

@@ -554,8 +554,7 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
     """Add what the items of lists lack."""
     if 'kind' in body and 'apiVersion' in body:
         return body
-    return cast(
-        bodies.RawBody, {'apiVersion': resource.api_version, 'kind': resource.kind, **body})
+    return cast(bodies.RawBody, {'apiVersion': resource.api_version, 'kind': resource.kind, **body})
 
 
 class OperatorChildren(offspring.Children):

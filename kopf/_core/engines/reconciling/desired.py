@@ -196,8 +196,7 @@ def _prepare(item: object, heritage: _Heritage) -> Desired:
         metadata['name'] = heritage.name
     key = Key(group, kind, namespace, metadata['name'])
     is_owned = heritage.namespace is None or heritage.namespace == namespace
-    metadata['labels'] = {
-        **heritage.labels, **(metadata.get('labels') or {}), **heritage.marks}
+    metadata['labels'] = {**heritage.labels, **(metadata.get('labels') or {}), **heritage.marks}
     if is_owned:
         others = [ref for ref in metadata.get('ownerReferences') or ()
                   if ref.get('uid') != heritage.uid]
@@ -268,5 +267,4 @@ def _convert(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not for JSON.")
 
 
-_encode_sorted = json.JSONEncoder(
-    sort_keys=True, separators=(',', ':'), allow_nan=False).encode
+_encode_sorted = json.JSONEncoder(sort_keys=True, separators=(',', ':'), allow_nan=False).encode

@@ -89,8 +89,7 @@ class Upkeep:
         known = self.find_known()
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
-        steps = planning.plan(
-            wanted, known, prune=self.handler.prune and not self.problems)
+        steps = planning.plan(wanted, known, prune=self.handler.prune and not self.problems)
         for stage in planning.arrange(steps):
             await tasks.for_each(self._carry_out, stage, limit=MAX_WRITES)
 

@@ -163,12 +163,10 @@ class Participation:
         """Make a round; return the number of members."""
         group, term = self._group, self._own.tenure.term
         sent = self._clock()
-        found = await self._attempt(
-            LIST, self._client.find(label=rosters.LABEL, value=group.name))
+        found = await self._attempt(LIST, self._client.find(label=rosters.LABEL, value=group.name))
         if found is None:
             return 1
-        self._seen = dict(rosters.see(
-            self._seen, found, group=group, now=self._clock()))
+        self._seen = dict(rosters.see(self._seen, found, group=group, now=self._clock()))
         view = rosters.assess(self._seen, group=group, now=sent)
         held = self._own.grants
         gone = [shard for shard in held if view.holders[shard] != group.me]

@@ -75,8 +75,7 @@ class Sharding(divisions.Division):
         self._outpost.start()
 
     def _get_busy(self) -> Collection[int]:
-        return frozenset(
-            shard for shard, item in list(self.held.items()) if item.is_busy)
+        return frozenset(shard for shard, item in list(self.held.items()) if item.is_busy)
 
     @property
     def ending(self) -> Collection[shardworks.Shard]:

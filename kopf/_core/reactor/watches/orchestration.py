@@ -220,8 +220,7 @@ class Orchestration:
                 self._consumer.informers.close(*key, deleted=key[0] in self._insights.deleted)
         for key, served in needed.items():
             if key not in self._served:
-                self._served[key] = (
-                    served, self._consumer.informers.open(*key, served.handlers))
+                self._served[key] = (served, self._consumer.informers.open(*key, served.handlers))
             if key not in self._watches and key not in idle:
                 self._watch(key)
 
