@@ -36,8 +36,7 @@ def _check_name(name: str, field: str, names: set[str]) -> Iterator[Cause]:
         yield wordings.required(field)
         return
     problems = naming.check_subdomain(name)
-    for problem in problems:
-        yield wordings.invalid(field, name, problem)
+    yield from wordings.all_invalid(field, name, problems)
     if not problems and name.count('.') < 2:
         yield wordings.invalid(
             field, name, "should be a domain with at least three segments separated by dots")

@@ -8,6 +8,7 @@ from typing import Any
 from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.applying import fieldsets, ownership
 from kopf._kits.sandbox.schemas import nodes, paths
+from kopf._kits.sandbox.wordings import printed
 
 SCALARS = {
     'string': "string", 'integer': "numeric (int or float)", 'number': "numeric (int or float)",
@@ -37,7 +38,7 @@ def _check(schema: nodes.Schema | None, value: Any, path: paths.Path) -> Iterato
     where = f'.{paths.render(path)}'
     if schema.type == 'object' or (isinstance(value, dict) and schema.properties):
         if not isinstance(value, dict):
-            yield f"{where}: expected map, got &{{{_go(value)}}}"
+            yield f"{where}: expected map, got &{{{printed(value)}}}"
             return
         for key in value:
             child, _ = ownership.child_of(schema, key)
@@ -47,7 +48,7 @@ def _check(schema: nodes.Schema | None, value: Any, path: paths.Path) -> Iterato
                 yield f".{paths.render((path, key))}: field not declared in schema"
     elif schema.type == 'array':
         if not isinstance(value, list):
-            yield f"{where}: expected list, got &{{{_go(value)}}}"
+            yield f"{where}: expected list, got &{{{printed(value)}}}"
             return
         yield from _check_items(schema, value, where)
         for index, item in enumerate(value):
@@ -65,7 +66,7 @@ def _check_scalar(type: str, value: Any, where: str) -> Iterator[str]:
         fits, shown = type == 'string' and isinstance(value, str), "string"
     if not fits:
         if type in ('string', 'boolean'):
-            shown = f"&value.valueUnstructured{{Value:{_go(value)}}}"
+            shown = f"&value.valueUnstructured{{Value:{printed(value)}}}"
         elif isinstance(value, dict | list):
             shown = "map" if isinstance(value, dict) else "list"
         yield f"{where}: expected {SCALARS[type]}, got {shown}"
@@ -89,13 +90,3 @@ def _check_items(schema: nodes.Schema, value: list[Any], where: str) -> Iterator
             path = next(fieldsets.iterate({element: {}}))
             yield f"{where}: duplicate entries for key {path}"
         seen.add(element)
-
-
-def _go(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return f"[{' '.join(map(_go, value))}]"
-    if isinstance(value, dict):
-        return f"map[{' '.join(f'{key}:{_go(value[key])}' for key in sorted(value))}]"
-    return json.dumps(value)
