@@ -88,7 +88,10 @@ class Life:
         self.received = {}
         """The tokens whose keys are known to an operator."""
         self.unheard = set()
-        """The operators whose writes were lost: at an exit, a key can be in their logs only."""
+        """
+        The operators whose writes were lost, or that are killed: at an exit, a key can be in their
+        logs only.
+        """
         self.doubles = []
 
     def note(self, text):
@@ -112,6 +115,7 @@ class Life:
 
     async def die(self, operator):
         self.note(f"*** {operator.name} is killed ({self.fate}) ***")
+        self.unheard.add(operator)  # it can be exiting
         self.spawn(self.kill(operator))
         await asyncio.get_running_loop().create_future()
 

@@ -15,7 +15,7 @@ def test_all_promises_hold(begin):
 
 
 @pytest.mark.parametrize('seed', [
-    21565, 22227, 24072, 25894, 29174, 52327, 52504, 53229, 72759])
+    21565, 22227, 24072, 25894, 29174, 52327, 52504, 53229, 72759, 74077])
 def test_promises_hold_where_they_were_broken(seed):
     life = lives.run(seed)
     assert life.violation is None, life.violation
