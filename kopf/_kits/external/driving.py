@@ -115,9 +115,8 @@ class Driver(hub.Driver):
         self.external = external
         self.hub = owner
         self.loop = asyncio.get_running_loop()
-        self.gates = gates.Gates(lambda key: gates.Gate(
-            external.id if key is None else f'{external.id}, {key}', external.limit,
-            get_share=owner.context.brakes.get_share, time=self.loop.time))
+        self.gates: dict[Any, gates.Gate] = {}
+        """By the keys of ``limit_key=``."""
         self.members: dict[str, Notes] = {}
         self.keys: dict[records.Key, Notes] = {}
         self.drifts = 0
@@ -131,16 +130,24 @@ class Driver(hub.Driver):
     def leave(self, notes: Notes) -> None:
         if self.members.get(notes.uid) is notes:
             del self.members[notes.uid]
-        for gate in self.gates:
+        for gate in self.gates.values():
             gate.forget(notes)
         if notes.key is not None and self.keys.get(notes.key) is notes:
             del self.keys[notes.key]
 
     def describe(self) -> hub.State:
-        opened = list(self.gates)
+        opened = list(self.gates.values())
         return hub.State(
             self.external.id, self.drifts, sum(gate.breaks for gate in opened),
             any(gate.is_broken for gate in opened), sum(map(len, opened)))
+
+    def open_gate(self, key: Any) -> gates.Gate:
+        if key not in self.gates:
+            name = self.external.id if key is None else f'{self.external.id}, {key}'
+            self.gates[key] = gates.Gate(
+                name, self.external.limit, get_share=self.hub.context.brakes.get_share,
+                time=self.loop.time)
+        return self.gates[key]
 
     def trigger(self, notes: Notes) -> None:
         """Observe a thing now."""
@@ -365,7 +372,7 @@ class Journey:
 
     async def _enter(self, verb: str, record: records.Record) -> gates.Gate:
         """Have a turn at the gate; if it is not this one's turn, the run ends until it is."""
-        gate, notes = self.driver.gates.get(self._get_limit_key()), self.notes
+        gate, notes = self.driver.open_gate(self._get_limit_key()), self.notes
         urgency = self._find_urgency(verb, record)
         if not gate.enter(notes, urgency, is_safe=(
                 verb in SAFE or self.external.abilities.is_idempotent)):

@@ -13,7 +13,6 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 BREAKING = 5
 """After how many failures in a row a system is held for unavailable."""
@@ -276,19 +275,3 @@ class Gate:
             room, is_left = room - 1, True
         if is_left:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._wake)
-
-
-class Gates:
-    """The gates of one external, by the keys of ``limit_key=``."""
-
-    def __init__(self, make: Callable[[Any], Gate]) -> None:
-        self._make = make
-        self._gates: dict[Any, Gate] = {}
-
-    def get(self, key: Any) -> Gate:
-        if key not in self._gates:
-            self._gates[key] = self._make(key)
-        return self._gates[key]
-
-    def __iter__(self) -> Any:
-        return iter(self._gates.values())
