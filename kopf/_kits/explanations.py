@@ -336,6 +336,8 @@ class _Explainer:
                     mismatch = "the object is being deleted"
                 elif self._pause is not None:
                     mismatch = mismatch or "the object is paused"
+            if isinstance(handler, handlers.ReconcilingHandler) and not mismatch:
+                mismatch = handler.describe_wait(self._raw)
             yield Verdict(
                 decorators.name_decorator(handler), handler.id, mismatch is None,
                 mismatch or _describe_occasion(handler))

@@ -278,6 +278,11 @@ class ReconcilingHandler(ResourceHandler):
 
     title = 'Reconciler'
 
+    def describe_wait(self, raw: Mapping[str, Any]) -> str | None:
+        """Say for which externals of the object the handler waits; None if it does not."""
+        absent = [other.id for other in self.after if other.get_key(raw) is None]
+        return f"it waits for {', '.join(absent)}" if absent else None
+
 
 class Origin(Protocol):
     """The declaration of an external, and its functions."""

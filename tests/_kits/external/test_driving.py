@@ -651,7 +651,7 @@ async def test_a_waiting_handler_says_what_it_waits_for():
     async with running(registry) as api:
         await stop_unknown(api, cloud)
         await api.client.wait('things', 'a', lambda obj: any(
-            'It waits for account.' in item['message'] for item in obj['status']['conditions']))
+            'it waits for account' in item['message'] for item in obj['status']['conditions']))
 
 
 @pytest.mark.parametrize('is_before', [True, False])

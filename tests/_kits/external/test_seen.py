@@ -44,3 +44,18 @@ def test_the_finalizer_is_explained():
     found = explain(Record().encode(), finalizers=['kopf.dev/external'])
     assert found.finalizers == {
         'kopf.dev/external': "of this operator, which deletes what is in external systems first"}
+
+
+@pytest.mark.parametrize(['record', 'is_called', 'text'], [
+    (Record(), False, "it waits for account"),
+    (Record(phase=Phase.KNOWN, key='k'), True, None),
+])
+def test_what_a_reconciling_handler_waits_for_is_explained(record, is_called, text):
+    registry = kopf.OperatorRegistry()
+    external = declare(Cloud(), registry=registry)
+    kopf.reconcile('things', id='fn', registry=registry, after=[external])(lambda **_: None)
+    found = testing.explain({**BASE, 'metadata': {'name': 'a', 'namespace': 'ns', 'annotations': {
+        'external.kopf.dev/account': record.encode()}}}, registry=registry)
+    verdict = found.handlers[-1]
+    assert (verdict.id, verdict.is_called) == ('fn', is_called)
+    assert text is None or verdict.because == text

@@ -289,11 +289,9 @@ class Reconcilers(Member):
         except filters.FilterError as e:
             filter_error = e.error
         self._told = tuple(told for told in self._told if told != handler.id)
-        absent = [other.id for other in handler.after if other.get_key(raw) is None]
-        if absent:
+        if (wait := handler.describe_wait(raw)) is not None:
             self._reporter = handler.id if handler.conditions else self._reporter
-            self._note_problems(handler.id, conditions.Problems(
-                (f"It waits for {', '.join(absent)}.",), is_stalled=False))
+            self._note_problems(handler.id, conditions.Problems((wait,), is_stalled=False))
             return raw
 
         outcome = await execution.execute(
