@@ -62,6 +62,14 @@ def test_the_handler_is_that_of_the_first_example():
     assert get_block('python') == (ROOT / 'examples' / 'website' / 'handlers.py').read_text()
 
 
+@pytest.mark.parametrize('name', ['handlers.py', 'crd.yaml', 'website.yaml'])
+def test_the_first_example_is_that_of_the_quick_start(name):
+    quickstart = (ROOT / 'docs' / 'quickstart.md').read_text()
+    shown = re.findall(
+        rf'^% file: {name}\n\n```\w+\n(.*?)^```$', quickstart, re.MULTILINE | re.DOTALL)
+    assert shown[0] == (ROOT / 'examples' / 'website' / name).read_text()
+
+
 def test_the_status_has_the_version():
     assert f'**Status:** {kopf.__version__},' in README
 
