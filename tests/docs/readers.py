@@ -55,7 +55,7 @@ MASKS = {
     r'\S*/kopf-sandbox-\w+/kubeconfig': 'KUBECONFIG',
     r'\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b': 'UID',
     r'\b10\.\d+\.\d+\.\d+\b': 'ADDRESS',
-    r'\b(\d+\.\d+s|(\d+m)?\d+s)\b': 'AGE',
+    r'\b(\d+\.\d+s|\d+[smh](\d+s)?)\b': 'AGE',
     r'\b(created|unchanged|configured)$': 'applied',
     r'[ \t]+': ' ',
     r' $': '',

@@ -70,7 +70,8 @@ def cluster(home):
     yield
     for command in [
             ['patch', 'website', 'hello', '--type=merge', '-p', '{"metadata":{"finalizers":null}}'],
-            ['delete', 'crd', 'websites.example.com', '--ignore-not-found']]:
+            ['delete', 'crd', 'websites.example.com', '--ignore-not-found'],
+            ['delete', 'events', '--all']]:
         subprocess.run(['kubectl', '--kubeconfig', CLUSTER, *command])  # the first one after errors
 
 

@@ -8,6 +8,7 @@ from tests.docs import readers
     ('16:26:08,017 INFO    Connected.\n',
      '\x1b[2m07:08:30,432\x1b[0m \x1b[32mINFO    \x1b[0m Connected.\r\n'),
     ('NAME    AGE\nhello   10s\n', 'NAME    AGE\nhello   2m5s\n'),
+    ('hello   10s\n', 'hello   3m\n'),
     ('http://127.0.0.1:8053/records\n', 'http://127.0.0.1:41234/records\n'),
     ('1 passed in 1.10s\n', '\x1b7\x1b[KExploring: run 1 of 2\x1b81 passed in 9.99s\n'),
     ('…\nlast\n', 'first\nsecond\nlast\n'),
