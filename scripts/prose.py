@@ -31,6 +31,27 @@ CODE = re.compile(r"""
     | ^\ *%[^\n]*$                # a mark of a snippet
 """, re.MULTILINE | re.DOTALL | re.VERBOSE)
 
+HABITS = {re.compile(pattern, re.MULTILINE): advice for pattern, advice in {
+    r",? too(?=[.;:)]|, |$)": "Put 'also' before the verb, or leave 'too' out.",
+    r"\balso(?=[.;])": "Put 'also' before the verb.",
+    r", either(?=[.;]|$)": "Leave 'either' out.",
+    r"\b(?:will|shall) be (?:\w+ed|done|made|given|sent|written|shown|kept|found)\b":
+        "Say who does it, in the present.",
+    r"\b(?i:declare|write|read|remove|change|choose|print|instal|apply|pass|set|do|switch)\w*"
+    r"(?: \w+){0,3} by (?=\[?`)": "Write 'with' for a tool.",
+    r"\bKopf\b[^.!?|;:]*? (?:when|whenever|as|after|before|if|while|until|because)\s+Kopf\b":
+        "Write 'it' for what was just named.",
+    r"\b(Kopf|(?:The|An?) \w+)\b[^.!?|]*[.!?]\s+\1\b[^.!?|]*[.!?]\s+\1\b":
+        "Three sentences with one subject: join them, or write 'it'.",
+}.items()}
+"""What is clumsy, and what to do about it."""
+
+LATER = {
+    'README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'docs/benchmarks.md', 'docs/cli.md',
+    'docs/external.md', 'docs/quickstart.md', 'docs/takeover.md', 'docs/walkthrough.md',
+}
+"""Pages that are not looked through for habits yet."""
+
 DISABLED = [
     'typography.symbols',  # quotes and dots are ASCII, as in the code
     'typography.diacritical_marks',  # to resume is not a résumé
@@ -58,10 +79,17 @@ def register() -> None:
 
 
 def lint(path: pathlib.Path, checks: dict[str, bool]) -> Iterator[str]:
-    name = str(path.relative_to(ROOT))
-    for result in LintFile(name, read(path)).lint({'max_errors': 1000, 'checks': checks}):
+    name, text = path.relative_to(ROOT).as_posix(), read(path)
+    for result in LintFile(name, text).lint({'max_errors': 1000, 'checks': checks}):
         line, column = result.pos
         yield f"{name}:{line}:{column}: {result.check_result.message}"
+    if name in LATER or name.startswith('examples/'):
+        return
+    for habit, advice in HABITS.items():
+        for match in habit.finditer(text):
+            line = text.count('\n', 0, match.start()) + 1
+            column = match.start() - text.rfind('\n', 0, match.start())
+            yield f"{name}:{line}:{column}: {advice}"
 
 
 def read(path: pathlib.Path) -> str:

@@ -45,6 +45,34 @@ def test_coined_terms_are_found(lint, text):
     assert line.startswith("page.md:3:") and "Write " in line
 
 
+@pytest.mark.parametrize('text', [
+    "These handlers are called, too.",
+    "The timers get it too.",
+    "The daemons do this also.",
+    "It needs no permissions, either.",
+    "The object will be deleted after that.",
+    "Remove the finalizer by `kopf release`.",
+    "Declare them by [`kopf.needs`](page.md).",
+    "Kopf adds the finalizer as soon as Kopf sees the object.",
+    "Kopf does this. Kopf does that. Kopf does more.",
+    "The handler waits. The handler is\ncalled again. The handler fails.",
+])
+def test_clumsy_habits_are_found(lint, text):
+    line, = lint(f"# Title\n\n{text}\n")
+    assert line.startswith("page.md:3:")
+
+
+@pytest.mark.parametrize('text', [
+    "Too many handlers are too slow, and also wait.",
+    "This is either here or there.",
+    "The note is shown by `kubectl describe`.",
+    "Kopf adds the finalizer as soon as it sees the object.",
+    "Kopf does this. It does that. Kopf does more.",
+])
+def test_similar_sentences_are_no_habits(lint, text):
+    assert lint(f"# Title\n\n{text}\n") == []
+
+
 def test_code_is_left_out(lint):
     assert lint(
         "Use `status.children.name` or [a page](page.md#rights).\n\n"
