@@ -407,7 +407,9 @@ class _Explainer:
             if finalizer not in (own, hub.FINALIZER, hub.EXTERNAL_FINALIZER):
                 yield finalizer, self._foreign_finalizer
             elif self._registry.is_empty:
-                yield finalizer, "of an operator made with Kopf"
+                yield finalizer, (
+                    "of an operator made with Kopf, which removes it when its handlers are done. "
+                    "If there is no such operator any more, kopf release removes it")
             elif finalizer == own and self._is_ignored:
                 yield finalizer, self._describe_leftover(finalizer, index, "watch")
             elif finalizer == own:

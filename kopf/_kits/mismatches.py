@@ -22,7 +22,7 @@ OCCASIONS: Mapping[causes.Reason, str] = {
     causes.Reason.UPDATE: 'this is an update',
     causes.Reason.DELETE: 'this is a deletion',
     causes.Reason.RESUME: 'nothing has changed',
-    causes.Reason.NOOP: 'nothing has changed',
+    causes.Reason.NOOP: 'nothing has changed (the status does not count)',
 }
 
 

@@ -117,7 +117,8 @@ def test_nothing_has_changed(registry):
     found = explain(registry, {'x': 1}, handled={'x': 1})
     assert found.cause == 'noop'
     assert get_verdicts(found) == {
-        'updated': (False, "it is for updates, but nothing has changed"),
+        'updated': (
+            False, "it is for updates, but nothing has changed (the status does not count)"),
         'resumed': (True, "once, when the operator starts"),
     }
     assert found.next.startswith("nothing. Something has changed, but we are not interested")
@@ -238,6 +239,11 @@ def test_progress_of_unknown_handlers_is_shown_by_its_annotation(registry):
     assert [(item.id, item.attempts, item.because) for item in found.progress] == [
         ('kopf.zalando.org/fn', 3, "the attempt 4 is due: boo")]
     assert found.next == "unknown without the handlers: pass the file with the handlers, too"
+
+
+def test_finalizers_of_absent_operators_can_be_released(registry):
+    [why] = explain(registry, finalizers=[FINALIZER]).finalizers.values()
+    assert why.endswith("If there is no such operator any more, kopf release removes it")
 
 
 def test_damaged_records_are_problems(registry):

@@ -33,7 +33,7 @@ def fail_for_y(value, **_):
     ({'reason': Reason.UPDATE}, make_change(reason=Reason.CREATE),
      "it is for updates, but this is a creation"),
     ({'reason': Reason.CREATE}, make_change(reason=Reason.NOOP),
-     "it is for creations, but nothing has changed"),
+     "it is for creations, but nothing has changed (the status does not count)"),
     ({'reason': Reason.DELETE}, make_change(reason=Reason.UPDATE),
      "it is for deletions, but this is an update"),
     ({'field': FIELD, 'field_needs_change': True}, make_change(reason=Reason.DELETE),

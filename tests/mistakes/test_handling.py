@@ -40,6 +40,10 @@ HANDLERS = [
      r"does not support item assignment\. .* use the argument `patch`, .*: patch\['spec'\]"),
     (CREATE + "def fn(labels, **_): labels['app'] = 'web'",
      r"does not support item assignment\. .* patch\.metadata\.labels\['app'\] = "),
+    (CREATE + "def fn(spec, **_): spec.update(field=1)",
+     r"no attribute 'update'\. To change the object, use the argument `patch`, .*patch\.spec\["),
+    (CREATE + "def fn(body, **_): body['spec']['field'] = 'other'",
+     r"The handlers have changed spec\.field in memory only: this is not written\. .* `patch`"),
     (CREATE + "def fn(spec, **_): spec.field",
      r"no attribute 'field'\. Fields are keys: \['field'\], or \.get\('field'\) if the"),
 

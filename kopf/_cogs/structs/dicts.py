@@ -159,16 +159,21 @@ class MappingView(Mapping[str, Any]):
     if not TYPE_CHECKING:  # type checkers would accept all fields as attributes, and assignments
 
         def __getattr__(self, name: str) -> Any:
+            advice = (f"Fields are keys: [{name!r}], or .get({name!r}) if the field can be absent."
+                      if not hasattr(dict, name) else self._advise('field'))
             raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}. Fields are keys: "
-                f"[{name!r}], or .get({name!r}) if the field can be absent.", name=name, obj=self)
+                f"{type(self).__name__!r} object has no attribute {name!r}. {advice}",
+                name=name, obj=self)
 
         def __setitem__(self, key: str, value: Any) -> None:
+            raise TypeError(f"{type(self).__name__!r} object does not support item assignment. "
+                            f"{self._advise(key)}")
+
+        def _advise(self, key: str) -> str:
             outer = self._source._path if isinstance(self._source, MappingView) else ()
             where = '.'.join(['patch', *outer, *self._path])
-            raise TypeError(
-                f"{type(self).__name__!r} object does not support item assignment. To change the "
-                f"object, use the argument `patch`, for example: {where}[{key!r}] = ...")
+            return (f"To change the object, use the argument `patch`, for example: "
+                    f"{where}[{key!r}] = ...")
 
 
 class MutableMappingView(MappingView, MutableMapping[str, Any]):

@@ -434,6 +434,13 @@ class Handling:
             base: bodies.BodyEssence, newest: bodies.RawBody,
     ) -> None:
         """Slow down the next cycle if only the last patches of this one have caused it."""
+        seen: Any = self.view.raw
+        if seen['metadata'].get('generation') == newest['metadata'].get('generation', 0) and (
+                changes := diffs.diff(newest.get('spec'), seen.get('spec'))):
+            names = ', '.join('.'.join(('spec', *change.field)) for change in changes)
+            self.logger.warning(
+                f"The handlers have changed {names} in memory only: this is not written. "
+                f"To change the object, use the argument `patch`.")
         essence = self.saver.ledger.build_essence(newest)
         fields = feedbackloops.find_own(
             diffs.diff(base, essence), [item.patch for item in contributions])
