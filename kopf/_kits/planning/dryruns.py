@@ -152,15 +152,10 @@ class DryRun(runs.Run):
         return None
 
     def hear_refusal(self, request: requests.Request, error: APIError) -> None:
-        if not self._is_over and request.verb in runs.WRITES and not request.dry_run and (
-                error.code in REFUSALS and error.message != application.FAILED_TEST):
-            name, kind = request.name, request.kind
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                name = name or json.loads(request.body)['metadata']['name']
-            is_secret = kind.resource == ('', 'secrets')  # the message can quote its values
-            self.refused[kind.resource, (request.namespace, name)] = plans.Refused(
-                plans.Place(comparing.name_resource(kind), request.namespace, name), request.verb,
-                error.reason if is_secret else error.message, writers_var.get() or ())
+        refused = make_refused(request, error, writers_var.get() or ())
+        if refused is not None and not self._is_over:
+            key = request.namespace, refused.place.name
+            self.refused[request.kind.resource, key] = refused
 
     def hear(self, change: Change) -> None:
         item = change.resource, change.new.key
@@ -188,6 +183,22 @@ class DryRun(runs.Run):
             await self.sandbox.patch(
                 stage.resource, name, {'status': stage.make_status(obj)}, namespace,
                 subresource='status')
+
+
+def make_refused(
+        request: requests.Request, error: APIError, writers: Sequence[str],
+) -> plans.Refused | None:
+    """Describe a write that the API refuses for what it would make of an object, and no others."""
+    if request.verb not in runs.WRITES or request.dry_run or (
+            error.code not in REFUSALS or error.message == application.FAILED_TEST):
+        return None
+    name, kind = request.name, request.kind
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        name = name or json.loads(request.body)['metadata']['name']
+    is_secret = kind.resource == ('', 'secrets')  # the message can quote its values
+    return plans.Refused(
+        plans.Place(comparing.name_resource(kind), request.namespace, name), request.verb,
+        error.reason if is_secret else error.message, writers)
 
 
 async def _do_nothing(client: clients.Client) -> None:

@@ -10,7 +10,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._kits.sandbox import objects
 from kopf._kits.sandbox.kinds import Kind, Kinds, Resource, builtin_kinds
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.statuses import NotFound, Obj
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj
 from kopf._kits.sandbox.storage import Entry, Key, Store
 
 NAMESPACES: Resource = ('', 'namespaces')
@@ -57,6 +57,9 @@ class Origin:
 
     def miss(self, group: str, version: str, plural: str) -> None:
         """Note a request for a resource that is not served."""
+
+    def hear_refusal(self, request: Request, error: APIError) -> None:
+        """Note a request that is refused."""
 
 
 class Cluster:

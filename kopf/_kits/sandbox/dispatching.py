@@ -6,7 +6,7 @@ from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.accessreviews import Reviews
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.requests import Request, Target
-from kopf._kits.sandbox.statuses import MethodNotAllowed, NoPage, NotFound
+from kopf._kits.sandbox.statuses import APIError, MethodNotAllowed, NoPage, NotFound
 from kopf._kits.sandbox.subresources import Subresources
 from kopf._kits.sandbox.writing import Writer
 
@@ -23,7 +23,11 @@ class Dispatcher:
 
     async def dispatch(self, request: Request) -> tuple[int, bytes]:
         await self._cluster.origin.prepare(request)
-        return await conversions.run(self._cluster, lambda: self._dispatch(request))
+        try:
+            return await conversions.run(self._cluster, lambda: self._dispatch(request))
+        except APIError as e:
+            self._cluster.origin.hear_refusal(request, e)
+            raise
 
     async def _dispatch(self, request: Request) -> tuple[int, bytes]:
         review = self._reviews.answer(request)

@@ -25,11 +25,11 @@ from kopf._cogs.structs import ids, references, reviews
 from kopf._core.engines.admission import questions
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
-from kopf._kits.sandbox import handling
+from kopf._kits.sandbox import handling, requests
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Overlay
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import APIError, Obj
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.shadowing import twins, verdicts
 
@@ -61,6 +61,8 @@ class Shadow(attribution.Attribution):
         self.window = window
         self.counts: collections.Counter[tuple[verdicts.Category, str]] = collections.Counter()
         self.latest: collections.deque[verdicts.Difference] = collections.deque(maxlen=MAX_SHOWN)
+        self.refused: dict[tuple[plans.Place, str], plans.Refused] = {}
+        """The writes of the new version that the API refuses, by the objects and the verbs."""
         self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
         self._registry = registry
         self._managers = {patching.FIELD_MANAGER, *managers}
@@ -92,6 +94,8 @@ class Shadow(attribution.Attribution):
         total = sum(self.counts.values())
         for difference in self.latest:
             click.echo(f"! {difference}")
+        for refused in self.refused.values():
+            click.echo(f"! {_describe(refused)}")
         for what, names in self.guard.attempts:
             click.echo(f"! Refused: {what}, by {names or '?'}")
         click.echo(f"Differences from production: {total or 'none'}" + ''.join(
@@ -124,6 +128,17 @@ class Shadow(attribution.Attribution):
         logger.warning(f"The shadow differs: {difference}")
 
     # In the thread of the sandbox.
+
+    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
+        """
+        Note a write that is refused as invalid. It is no difference: nobody knows whether it is
+        refused in production, too.
+        """
+        refused = dryruns.make_refused(request, error, self._find_writers())
+        if refused is not None and refused.handlers and error.code == 422:
+            if (refused.place, refused.verb) not in self.refused:
+                logger.warning(_describe(refused))
+            self.refused[refused.place, refused.verb] = refused
 
     def make_overlay(self, cluster: Cluster) -> twins.Twins:
         return twins.Twins(
@@ -201,6 +216,9 @@ class _Upstream(Upstream):
         self._twins = self._shadow.make_overlay(cluster)
         return self._twins
 
+    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
+        self._shadow.hear_refusal(request, error)
+
     async def start(self, cluster: Cluster) -> None:
         await super().start(cluster)
         await self.fetch_all()
@@ -209,6 +227,11 @@ class _Upstream(Upstream):
         if hasattr(self, '_twins'):
             self._twins.conclude()
         await super().stop()
+
+
+def _describe(refused: plans.Refused) -> str:
+    return (f"The API refuses to {refused.verb} {refused.place}: {refused.message} "
+            f"(by {', '.join(refused.handlers)})")
 
 
 def _is_for(known: Iterable[handlers.ResourceHandler], kind: Kind) -> bool:

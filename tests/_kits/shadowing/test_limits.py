@@ -146,3 +146,27 @@ def test_after_a_difference_the_shadow_continues_as_production():
         assert (await stage.here.get('toys', 'one'))['status'] == {'phase': 'a'}
 
     run(writing(phase='a'), writing(phase='b'), check)
+
+
+def test_a_write_that_the_api_refuses_is_told_once_but_is_no_difference():
+    def selecting(label):
+        registry = kopf.OperatorRegistry()
+
+        @kopf.reconcile('toys', id='fn', owns=['deployments'], registry=registry)
+        def fn(name, **_):
+            return {'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': name},
+                    'spec': {'selector': {'matchLabels': {label: 'x'}}, 'template': {
+                        'metadata': {'labels': {'a': 'x', 'b': 'x'}},
+                        'spec': {'containers': [{'name': 'app', 'image': 'nginx:1'}]}}}}
+
+        return registry
+
+    async def scenario():
+        async with perform(selecting('a'), selecting('b'), existing=[toy('one')]) as stage:
+            await stage.wait()
+            assert stage.told == []
+            [refused] = stage.shadow.refused.values()
+            assert (str(refused.place), refused.verb) == ('deployments.apps default/one', 'patch')
+            assert 'spec.selector: Invalid value' in refused.message
+            assert refused.handlers == ['fn for toys.sandbox.test default/one']
+    virtual.run(scenario())
