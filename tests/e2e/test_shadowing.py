@@ -226,11 +226,16 @@ async def test_ten_differences_are_told_once_each(
                 r"\(by children for ")
         for pattern in [late, *(re.escape(text) for *_, told in planted.values() for text in told)]:
             await shadow.wait_for(f"differs: {pattern}", timeout=120)
+        # It goes on with the selector of production, and wants to change it again.
+        refused = f"The API refuses to patch deployments.apps default/{kind.plural}-immutable: "
+        await shadow.wait_for(refused, timeout=120)
 
     shadow.send(signal.SIGTERM)
     assert await shadow.wait() == 0
     told = [line.removeprefix('! ') for line in shadow.find('^! ')]
-    assert len([line for line in told if re.search(late, line)]) == 1
+    for pattern in (late, refused):
+        assert len([line for line in told if re.search(pattern, line)]) == 1
     assert sorted(
-        line.partition(' (by ')[0] for line in told if not line.startswith('later: ')
+        line.partition(' (by ')[0] for line in told
+        if not line.startswith(('later: ', refused))
     ) == sorted(text for *_, told in planted.values() for text in told)
