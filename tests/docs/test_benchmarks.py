@@ -30,7 +30,7 @@ def test_figures_of_the_readme_are_those_that_were_measured(title, work, metric)
         rf'^\| \**{title}\*+ \| 1× \| (.*?) \| (.*?) \| (.*?) \|', README, re.MULTILINE)
     for cell, ratios in zip(cells, (row['release'], row['go'], row.get('rust'))):
         if ratios is None:
-            assert cell == 'not measured'
+            assert cell.strip('*').startswith('about ')
         else:
             low, high = 1 / max(ratios), 1 / min(ratios)
             assert low - 0.05 <= float(cell.strip('*×')) <= high + 0.05
