@@ -480,7 +480,7 @@ class Journey:
                     self.driver.drifts += 1
             case 'update':
                 notes.updated = notes.digest
-                notes.settles = now.mono + self.external.abilities.consistency
+                notes.settles = now.mono + max(self.external.abilities.consistency, FLOOR)
                 notes.due = min(notes.due or now.mono, notes.settles)
             case 'delete':
                 notes.erased, notes.observed = step.key, UNSEEN

@@ -69,6 +69,20 @@ async def test_a_thing_is_created_kept_and_deleted_with_its_object():
 
 
 @virtual_time
+async def test_a_change_is_made_once_in_a_system_that_shows_it_at_once():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0, interval=300)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        cloud.calls.clear()
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(100)
+        assert [call.verb for call in cloud.calls].count('update') == 1
+        assert cloud.calls[-1].verb == 'get'
+
+
+@virtual_time
 async def test_a_thing_that_others_have_deleted_is_no_error_at_the_deletion(caplog):
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry)
