@@ -81,7 +81,7 @@ def announce(old: str, new: str, logger, **_):
     logger.info(f"{old!r} is called {new!r} now.")
 
 
-dns = kopf.external(Website, id='dns', interval=5, shown=['name'])
+dns = kopf.external(Website, id='dns', interval=5, consistency=0, shown=['name'])
 
 
 @dns.desired
