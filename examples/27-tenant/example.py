@@ -136,7 +136,7 @@ async def delete(key, **_):
 # In the cluster: all that follows from the team and from the state of its account.
 
 @kopf.reconcile(
-    Team, interval=60, conditions=True,
+    Team, after=[billing], conditions=True,
     owns=['namespaces', 'resourcequotas', 'limitranges', 'rolebindings.rbac.authorization.k8s.io',
           'networkpolicies.networking.k8s.io'])
 @kopf.needs('clusterroles.rbac.authorization.k8s.io', verbs=['bind'], names=[*Role])
