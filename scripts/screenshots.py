@@ -8,8 +8,8 @@ from playwright import sync_api
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
-    'index', 'quickstart', 'handlers', 'reconciliation', 'deployment', 'configuration', 'guarantees',
-    'troubleshooting', 'architecture', 'api',
+    'index', 'quickstart', 'handlers', 'reconciliation', 'deployment', 'configuration',
+    'guarantees', 'troubleshooting', 'architecture', 'api',
 ]
 WIDTHS = [390, 820, 1440]  # a phone, a tablet, a desktop
 HEIGHT = 900
