@@ -4,7 +4,6 @@ arguments.
 """
 import enum
 import functools
-import importlib.metadata
 import os
 from collections.abc import Callable, Container, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -89,6 +88,7 @@ class PageGroup(PageCommand, click.Group):
 
 def find_page(name: str) -> str:
     """Find a page of the documentation: its URL, if the package knows where its pages are."""
+    import importlib.metadata  # only for the help: it takes milliseconds
     try:
         urls = importlib.metadata.metadata('kopf').get_all('Project-URL') or ()
     except importlib.metadata.PackageNotFoundError:
