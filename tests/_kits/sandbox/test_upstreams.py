@@ -213,7 +213,8 @@ async def test_events_are_created_without_listing_all_others(there, over):
         await here.create({
             **cm('one', metadata={'namespace': 'default'}), 'kind': 'Event',
             'involvedObject': {'namespace': 'default'}})
-        assert here.upstream.requests == before
+        for verb in 'get', 'list':  # the first watch can begin late
+            assert here.upstream.requests[verb] == before[verb]
         assert await names(here, 'events') == ['one']
 
 
