@@ -121,7 +121,7 @@ async def delete(key, **_):
     await call('DELETE', f'/records/{key}')
 
 
-async def call(method, path, **options):
+async def call(method, path, **options) -> Any:
     async with (
             aiohttp.ClientSession(DNS_URL, raise_for_status=True) as session,
             session.request(method, path, **options) as response):

@@ -259,7 +259,7 @@ async def drop(name, namespace, spec: UserSpec, **_):
 
 @contextlib.asynccontextmanager
 async def connect(spec: UserSpec, namespace: str, user: str) -> AsyncIterator[Any]:
-    import asyncpg  # only here, so that all else works without it
+    import asyncpg  # pyright: ignore[reportMissingImports]  # all else works without it
     secret = f'{spec.database}-admin' if user == ADMIN else f'{user}-login'
     connection = await asyncpg.connect(
         host=f'{spec.database}.{namespace}', user=user, password=await get_password(secret),
@@ -284,7 +284,7 @@ async def get_limit(connection: Any, name: str) -> int | None:
 
 async def can_log_in(spec: UserSpec, name: str, namespace: str) -> bool:
     """Try the password as the user does; the server shows it to nobody."""
-    import asyncpg
+    import asyncpg  # pyright: ignore[reportMissingImports]
     try:
         async with connect(spec, namespace, name):
             return True

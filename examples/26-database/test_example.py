@@ -27,7 +27,7 @@ async def run(server):
         async with api.operator(HERE / 'example.py', rbac=True) as operator:
             await create_database(api.client)
             yield api.client
-        assert not operator.confinement.refused
+        assert operator.confinement is not None and not operator.confinement.refused
 
 
 async def create_database(client):

@@ -26,7 +26,7 @@ async def run(service):
     async with testing.open_api('sandbox') as api, service:
         async with api.operator(HERE / 'example.py', rbac=True, clusterwide=True) as operator:
             yield api.client
-        assert not operator.confinement.refused
+        assert operator.confinement is not None and not operator.confinement.refused
 
 
 def has_account(obj):

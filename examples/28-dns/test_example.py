@@ -27,7 +27,7 @@ async def run(provider):
     async with testing.open_api('sandbox') as api, provider:
         async with api.operator(HERE / 'example.py', rbac=True) as operator:
             yield api.client
-        assert not operator.confinement.refused
+        assert operator.confinement is not None and not operator.confinement.refused
 
 
 def is_synced(obj):

@@ -4,6 +4,7 @@ the `kopf.testing.FakeCloud` at ``$FAKE_SERVER_URL``, so that faults can hit eac
 """
 import json
 import os
+from typing import Any
 
 import aiohttp
 
@@ -56,11 +57,11 @@ class Connection:
             case [template, *_]:
                 assert template.startswith(('GRANT ', 'REASSIGN OWNED ', 'DROP OWNED ')), template
 
-    async def find(self, name):
+    async def find(self, name) -> Any:
         found = await self.call('GET', '/roles', params={'name': f'{self.host}/{name}'})
         return found['items'][0] if found['items'] else None
 
-    async def call(self, method, path, **options):
+    async def call(self, method, path, **options) -> Any:
         try:
             async with (
                     aiohttp.ClientSession(
