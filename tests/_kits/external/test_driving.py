@@ -242,10 +242,11 @@ async def test_a_deleted_object_waits_until_the_system_says_that_its_thing_is_go
     assert not cloud.living
 
 
+@pytest.mark.parametrize('consistency', [30, 0])
 @virtual_time
-async def test_drift_is_corrected():
+async def test_drift_is_corrected_once(consistency):
     cloud, registry = Cloud(), make_registry()
-    declare(cloud, registry=registry, interval=60)
+    declare(cloud, registry=registry, interval=60, consistency=consistency)
     async with running(registry) as api:
         await api.client.create('things', 'a', spec={'plan': 'small'})
         await known(api)
@@ -254,6 +255,7 @@ async def test_drift_is_corrected():
         cloud.edit(thing.key, {'plan': 'drifted'})
         await asyncio.sleep(70)
     assert thing.content == {'plan': 'small'}
+    assert [call.verb for call in cloud.calls].count('update') == 1
 
 
 @virtual_time
