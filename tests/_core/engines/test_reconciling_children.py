@@ -98,6 +98,24 @@ def test_a_response_makes_a_child_known_and_is_no_news(store, news):
     assert store.of('parent').keys() == {KEY} and not news
 
 
+def test_a_status_in_a_response_is_news_as_the_watch_will_not_tell_it(store, shelf, news):
+    store.accept(CONFIGMAPS, {**make(2), 'status': {'ready': False}})
+    assert news == ['parent']
+    store.accept(CONFIGMAPS, {**make(4), 'status': {'ready': False}})
+    assert news == ['parent']
+    store.accept(CONFIGMAPS, {**make(6), 'status': {'ready': True}})
+    assert news == ['parent', 'parent']
+    shelf.changed('MODIFIED', {**make(5), 'status': {'ready': True}}, b'')
+    assert news == ['parent', 'parent']
+
+
+def test_a_default_status_of_a_new_child_is_no_news(store, news):
+    raw = {**make(1), 'status': {'loadBalancer': {}}}
+    del raw['metadata']['managedFields'][1]
+    store.accept(CONFIGMAPS, raw)
+    assert not news
+
+
 def test_the_echo_of_a_write_is_no_news(store, shelf, news):
     store.accept(CONFIGMAPS, make(1))
     shelf.changed('ADDED', make(1), b'')

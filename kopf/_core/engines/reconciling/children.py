@@ -138,6 +138,14 @@ class Child:
         """
         return self.is_marked or (self.is_owned and namespace in (None, self.key.namespace))
 
+    def has_news(self, raw: bodies.RawBody, known: 'Child | None') -> bool:
+        """Whether others have changed the status since the known state, if there is one."""
+        if known is None or known.uid != self.uid:  # it was created now, with a default status
+            meta: Any = raw['metadata']
+            return 'status' in raw and any(
+                entry.get('subresource') for entry in meta.get('managedFields', ()))
+        return bool(raw.get('status') != known.body.get('status'))
+
     def settle(self) -> None:
         """Note that this is the response of the API server to the applied manifest."""
         self._settled, self._fields = self._state, None
@@ -394,7 +402,8 @@ class ChildStore:
         Take the response to an applied manifest: it can be ahead of the watch.
 
         If the same manifest was applied before, it seemed to have lost fields then. What the API
-        server does not record is learned from that, for all children of the kind.
+        server does not record is learned from that, for all children of the kind. A status that the
+        watch has not shown is news: the watch will not tell it, as its states are older.
         """
         child = self.make(resource, raw)
         known = self.find(child.key)
@@ -404,6 +413,8 @@ class ChildStore:
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._put(child)
+            if child.has_news(raw, known):
+                self.on_change(child.owner)
         elif known.owner != child.owner:
             self.on_change(child.owner)  # the child was taken away since then
 
