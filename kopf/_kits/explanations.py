@@ -453,6 +453,11 @@ class _Explainer:
                 return f"the operator patches the object. {step.because}"
             case decisions.Save():
                 return f"the operator patches the object: {step.because}"
+        names = ', '.join(
+            handler.id for handler in self._served.reconciling if not self._mismatches[handler])
+        if names and self._pause is None and not isinstance(step, decisions.Hold):
+            return (f"no handlers of changes. The operator calls {names} when something changes, "
+                    f"and again after an error")
         return f"nothing. {step.because[:1].upper()}{step.because[1:]}"
 
 

@@ -140,6 +140,14 @@ def test_finalizers(registry):
         "Adding the finalizer, thus preventing the actual deletion.")
 
 
+def test_reconciling_handlers_are_what_comes_next(registry):
+    record(registry, kopf.reconcile, 'reconciled')
+    assert explain(registry, finalizers=['kopf.dev/children']).next == (
+        "no handlers of changes. The operator calls reconciled when something changes, and again "
+        "after an error")
+    assert explain(registry, annotations={'kopf.dev/paused': 'why'}).next.startswith("nothing.")
+
+
 def test_finalizers_of_resources_without_handlers_are_not_removed(registry):
     kopf.on.delete('pods', registry=registry)(lambda **_: None)
     kopf.on.startup(registry=registry)(lambda **_: None)
