@@ -146,7 +146,9 @@ async def create(patch, **_):
     done = await asyncio.to_thread(
         subprocess.run, [sys.executable, '-m', 'kopf', 'plan', '-o', 'json', path], check=False,
         capture_output=True, text=True, env={'KUBECONFIG': str(cluster), 'PATH': '/usr/bin:/bin'})
-    assert (done.returncode, done.stderr) == (2, '')
+    assert done.returncode == 2
+    assert [line for line in done.stderr.splitlines()
+            if 'the webhook that converts them' not in line] == []  # the kinds of other tests
     item, = json.loads(done.stdout)['items']
     assert item['fields'] == [{'path': 'spec.n', 'old': 1, 'new': 2}]
     assert (await kube.get(kind, 'obj'))['spec'] == {'n': 1}
