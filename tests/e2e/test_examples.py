@@ -76,6 +76,7 @@ async def install(cluster, definitions):
                 if e.status != 409:
                     raise
         await asyncio.gather(*(kube.wait_served(get_kind(each)) for each in definitions))
+        await asyncio.gather(*(kube.wait_known_as_owners(get_kind(each)) for each in created))
     return created
 
 
