@@ -80,7 +80,7 @@ async def test_a_shadow_finds_the_difference_and_production_works_as_before(
 
         path = tmp_path / 'sandbox'
         shadow = operator(
-            HANDLERS.replace('blue', 'red'), '--shadow', '--shadow-window=1',
+            HANDLERS.replace('blue', 'red'), '--shadow', '--shadow-window=5',
             f'--kubeconfig-out={path}', kind=kind, scope=('--all-namespaces',),
             kubeconfig=watched.write_kubeconfig(tmp_path / 'watched'))
         await shadow.wait_for("Watching .* handler")
