@@ -24,7 +24,7 @@ class Judge:
         definition['spec']['versions'][0]['schema'] = {'openAPIV3Schema': {
             'type': 'object',
             'properties': {'spec': spec, 'mark': {'type': 'string', 'default': mark}}}}
-        await self.kube.request('PUT', self.path, body=definition)
+        await self.kube.set_spec(self.path, definition['spec'])
         while await self._get_mark() != mark:
             pass
         await self.kube.wait_served(self.kind)

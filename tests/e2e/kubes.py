@@ -229,6 +229,18 @@ class Kube:
         path = kind.get_path(metadata['name'], metadata.get('namespace', 'default'), subresource)
         return await self.request('PUT', path, body=obj)
 
+    async def set_spec(self, path: str, spec: Any, *, dry: bool = False) -> Object:
+        """
+        Replace the whole spec of the object at ``path``, whatever its version is by now.
+
+        A definition, for instance, is written to by the API's own controllers at any time, so that
+        a PUT of what was read a moment ago can be refused as a conflict.
+        """
+        patch = [{'op': 'replace', 'path': '/spec', 'value': spec}]
+        return await self.request(
+            'PATCH', path, body=patch, content_type='application/json-patch+json',
+            params={'dryRun': 'All'} if dry else {})
+
     async def delete(self, kind: Kind, name: str, *, namespace: str = 'default') -> Object:
         return await self.request('DELETE', kind.get_path(name, namespace))
 

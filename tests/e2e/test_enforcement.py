@@ -81,5 +81,5 @@ async def test_the_api_selects_by_fields_unless_it_is_listed(kube, make_kind, mi
         schema={'openAPIV3Schema': holding(spec=holding(x=STRING))},
         selectableFields=[{'jsonPath': '.spec.x'}])
     listed = find_unenforced(definition, minor)
-    stored = await kube.request('PUT', path, body=definition, params={'dryRun': 'All'})
+    stored = await kube.set_spec(path, definition['spec'], dry=True)
     assert bool(listed) == ('selectableFields' not in stored['spec']['versions'][0])

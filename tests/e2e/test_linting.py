@@ -47,7 +47,7 @@ async def test_the_api_accepts_rules_with_the_bounds_that_are_missing(
         [version] = definition['spec']['versions']
         version['schema'] = {'openAPIV3Schema': holding(spec=spec)}
         try:
-            await kube.request('PUT', path, body=definition, params={'dryRun': 'All'})
+            await kube.set_spec(path, definition['spec'], dry=True)
         except KubeError as e:
             assert 'estimated rule cost' in str(e), e
             return False

@@ -57,7 +57,7 @@ async def change_definition(kube, kind, change):
     versions = [changed for version in definition['spec']['versions']
                 if (changed := change(version)) is not None]
     definition['spec']['versions'] = versions
-    await kube.request('PUT', path, body=definition)
+    await kube.set_spec(path, definition['spec'])
     await asyncio.sleep(1)  # a moment later, the API interrupts the lists and the writes
     await kube.wait_served(dataclasses.replace(kind, version=versions[0]['name']))
 
