@@ -26,20 +26,49 @@ class Lifeline:
     def start(
             self, args: Sequence[str], env: Mapping[str, str] = os.environ,
     ) -> 'subprocess.Popen[bytes]':
-        """Start ``kopf`` with these arguments. It stops when this process is gone."""
-        return subprocess.Popen(
-            [sys.executable, '-m', 'kopf', *args], pass_fds=[self._reading],
-            env={**env, VARIABLE: str(self._reading)})
+        """
+        Start ``kopf`` with these arguments. It stops when this process is gone.
+
+        The terminal's Ctrl+C is blocked in it until it follows the lifeline: it would interrupt
+        the imports. Whoever starts it passes the signal on as SIGTERM.
+        """
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            return subprocess.Popen(
+                [sys.executable, '-m', 'kopf', *args], pass_fds=[self._reading],
+                env={**env, VARIABLE: str(self._reading)})
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def close(self) -> None:
         os.close(self._reading)
         os.close(self._writing)
 
 
+def get_exit_code(process: 'subprocess.Popen[bytes]', *, is_stopped: bool) -> int:
+    """
+    Get the exit code of an ended process as shells show it.
+
+    Operators handle SIGTERM. If it has killed a process that is told to stop, the operator had not
+    begun yet, so nothing has failed.
+    """
+    code: int = process.returncode
+    if is_stopped and code == -signal.SIGTERM:
+        return 0
+    return code if code >= 0 else 128 - code
+
+
 def follow() -> None:
-    """Stop this process as by SIGTERM when its parent is gone, if the parent holds a lifeline."""
+    """
+    Stop this process as by SIGTERM when its parent is gone, if the parent holds a lifeline.
+
+    Until the operator handles signals, Ctrl+C does nothing: the parent sends SIGTERM then.
+    """
     reading = os.environ.pop(VARIABLE, None)
     if reading is not None:
+        # Not SIG_IGN: the commands that handlers run would inherit it.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         os.set_inheritable(int(reading), False)
         threading.Thread(target=_wait, args=[int(reading)], name='lifeline', daemon=True).start()
 

@@ -59,5 +59,5 @@ def run(args: Sequence[str], *, folders: Sequence[pathlib.Path]) -> int:
             elif process.poll() is not None and not is_told:
                 click.echo("The operator has ended. It starts again when a file changes.", err=True)
                 is_told = True
-        code = process.wait()
-    return code if code >= 0 else 128 - code
+        process.wait()
+    return lifelines.get_exit_code(process, is_stopped=True)

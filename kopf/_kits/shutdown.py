@@ -128,22 +128,26 @@ class Shutdown:
 
     def _receive(self, number: signal.Signals) -> None:
         if self.signalled.done():
+            if number != self.signalled.result() and not self._is_repeated():
+                return  # the same Ctrl+C, forwarded as SIGTERM
             logger.info(f"Signal {number.name} is received again. Operator is stopping already. "
                         f"{waiting.describe(self.underway, self._loop)}")
             return
         self.signalled.set_result(number)
 
+    def _is_repeated(self) -> bool:
+        """Check if a signal is more than an echo of the first one."""
+        return self._signalled_at is None or time.monotonic() - self._signalled_at > IMPATIENCE
+
     def _limit(self, number: int, *_: object) -> None:
         # Not `threading`: it takes locks when it starts a thread, and the code interrupted by the
         # signal can hold these same locks, which would be a deadlock.
-        now = time.monotonic()
         if self._signalled_at is None:
-            self._signalled_at = now
+            self._signalled_at = time.monotonic()
             timeout = self._settings.process.ultimate_exiting_timeout
             if timeout is not None:
                 _thread.start_new_thread(self._exit_in, (timeout,))
-        elif number == signal.SIGINT and self._owns_process and (
-                now - self._signalled_at > IMPATIENCE):
+        elif number == signal.SIGINT and self._owns_process and self._is_repeated():
             _thread.start_new_thread(self._exit_at_once, ())
 
     def _exit_in(self, timeout: float) -> None:

@@ -73,8 +73,7 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
             send(signal.SIGTERM)
         for process in processes:
             process.wait()
-    code = first.returncode
-    return code if code >= 0 else 128 - code
+    return lifelines.get_exit_code(first, is_stopped=forwarded.is_set())
 
 
 def _wait(

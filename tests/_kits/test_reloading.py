@@ -27,7 +27,7 @@ class Process:
     def __init__(self, *args, cwd, **env):
         self._process = subprocess.Popen(
             [sys.executable, '-m', 'kopf', *args], cwd=cwd, text=True, env={**os.environ, **env},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         self._lines = []
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -51,6 +51,9 @@ class Process:
 
     def send(self, number):
         self._process.send_signal(number)
+
+    def press_ctrl_c(self):
+        os.killpg(self.pid, signal.SIGINT)
 
     def wait(self):
         code = self._process.wait()
@@ -128,6 +131,24 @@ def test_process_that_reloads_starts_the_operator_itself(folder, variable):
         process.send(signal.SIGINT)
         process.wait()
         assert process.text.count("The sandbox is at ") == 1
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize('file, code', [
+    ('sitecustomize.py', "if 'KOPF_LIFELINE' in os.environ: "),  # before Kopf is imported
+    ('handlers.py', ""),
+])
+def test_ctrl_c_stops_an_operator_that_only_starts(folder, file, code):
+    (folder / file).write_text(
+        f'import os, time\n{code}print("starting", flush=True); time.sleep(600)\n')
+    process = Process(
+        'run', '--reload', '--sandbox', '-A', 'handlers.py', cwd=folder, PYTHONPATH=str(folder))
+    try:
+        process.wait_for("starting")
+        process.press_ctrl_c()
+        assert process.wait() == 0
+        assert "Traceback" not in process.text and "Aborted" not in process.text
     finally:
         process.close()
 

@@ -196,6 +196,31 @@ kopf.run(standalone=True, clusterwide=True, _command=stop())
     assert "Signal SIGINT is received again. Leaving at once" in done.stderr
 
 
+@pytest.mark.parametrize('patience, is_told', [(600, False), (0, True)])
+def test_an_interruption_that_is_forwarded_as_a_termination_is_told_once(patience, is_told):
+    script = f'''
+import asyncio, logging, os, signal
+import kopf
+from kopf._kits import shutdown
+
+shutdown.IMPATIENCE = {patience}
+logging.basicConfig(level=logging.INFO)
+
+async def stop():
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.1)
+
+kopf.run(standalone=True, clusterwide=True, _command=stop())
+'''
+    done = subprocess.run(
+        [sys.executable, '-c', script], capture_output=True, text=True, timeout=200)
+    assert ("Signal SIGTERM is received again" in done.stderr) is is_told, done.stderr
+
+
 async def test_the_limit_is_void_when_nobody_holds_it(settings, monkeypatch):
     settings.process.ultimate_exiting_timeout = 0.1
     exits = []

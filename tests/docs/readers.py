@@ -142,7 +142,7 @@ class Terminal:
 
     def interrupt(self):
         os.write(self._master, b'\x03')
-        self.wait_prompt()
+        return self.wait_prompt()
 
     def expect(self, line):
         """Wait until the line is shown, after those that were waited for before."""
@@ -221,7 +221,7 @@ class Reader:
 
     def _interrupt(self, terminal):
         assert 'Ctrl+C' in self._told, f"The page does not say to stop $ {terminal.command}"
-        terminal.interrupt()
+        assert terminal.interrupt() == 0, terminal.output
 
     def _save(self, name, text):
         """Save a file in one step, as editors do; wait for an operator that reloads it."""
