@@ -78,8 +78,8 @@ class NotSent(Exception):
 
 class Failure(NamedTuple):
     """What an error means."""
-    is_system: bool = False
-    """Whether the system has failed, and not only this call."""
+    is_system: bool | None = False
+    """Whether the system has failed, and not only this call; None if it was not asked."""
     is_refused: bool = False
     """Whether the call has certainly done nothing."""
     delay: float | None = None
@@ -92,7 +92,7 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
     if isinstance(e, RetryAfter):
         return Failure(is_refused=True, delay=min(e.delay or 0.0, MAX_DELAY))
     if isinstance(e, NotSent):
-        return Failure(is_system=True, is_refused=True)
+        return Failure(is_system=None, is_refused=True)
     if isinstance(e, handlererrors.HandlerTimeoutError):
         return Failure(is_system=True)
     if isinstance(e, errors.APIError):  # of `kopf.apply`: the call itself can have succeeded

@@ -188,7 +188,10 @@ class Gate:
                 self.broken_since, self._probing, news = now, PROBING, True
                 self._held = max(self._held, now + self._probing)
                 self.breaks += 1
-        elif has_failed is not None:
+        elif has_failed is None:
+            if self.is_broken and has_begun:  # this was the probe
+                self._held = max(self._held, now + self._probing)
+        else:
             self._failures = 0
             if self.broken_since is not None:
                 self.broken_since, news = None, False

@@ -58,7 +58,7 @@ def make_botocore(status, code='X', **headers):
     (TimeoutError(), Failure(True)),
     (KeyError('x'), Failure()),
     (kopf.RetryAfter(3), Failure(False, True, 3.0)),
-    (kopf.NotSent(), Failure(True, True)),
+    (kopf.NotSent(), Failure(None, True)),
     (kopf.HandlerTimeoutError('x'), Failure(True)),
     (kopf.TemporaryError('x'), Failure()),
     (testing.APIError('x', status=403), Failure()),

@@ -125,6 +125,21 @@ async def test_after_failures_in_a_row_there_are_only_probes_until_one_succeeds(
 
 
 @virtual_time
+async def test_calls_that_were_not_sent_say_nothing_of_the_system():
+    gate, calls = make_gate(None), []
+    for _ in range(10):
+        await call(gate, calls=calls, fails=None)
+    assert not gate.is_broken
+    for _ in range(5):
+        await call(gate, calls=calls, fails=True)
+    calls.clear()
+    for _ in range(3):
+        await call(gate, calls=calls, fails=None)
+    assert gate.is_broken
+    assert [round(time) for time, _ in calls] == [5, 10, 15]
+
+
+@virtual_time
 async def test_probes_are_calls_that_can_be_repeated():
     gate, calls = make_gate(None), []
     for _ in range(5):
