@@ -44,6 +44,25 @@ def _get_delay(count: int) -> float:
     return 0.0 if count < FREE_CYCLES else min(MAX_DELAY, 2.0 ** min(count - FREE_CYCLES, 10))
 
 
+class Echo(NamedTuple):
+    """The state that event handlers have made of their object."""
+    version: bodies.Version
+    patches: int
+    """How many such states in a row were made only because of the one before."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the handlers are known to call themselves from now on."""
+        return self.patches == FREE_CYCLES
+
+
+def follow(known: Echo | None, seen: bodies.RawBody, made: bodies.RawBody) -> Echo:
+    """Note that event handlers which have seen a state have made another one of it."""
+    is_next = known is not None and known.version == bodies.parse_version(seen)
+    count = known.patches + 1 if known is not None and is_next else 1
+    return Echo(bodies.parse_version(made), count)
+
+
 def find_own(
         changes: diffs.Diff, applied: Iterable[patches.Patch],
 ) -> list[dicts.FieldPath]:

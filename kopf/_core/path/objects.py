@@ -111,6 +111,7 @@ class Item:
         'companions',
         'cycle',
         'due',
+        'echo',
         'gone',
         'held',
         'inbox',
@@ -160,6 +161,8 @@ class Item:
         """The current handling cycle; None if no cycle is known in this process."""
         self.slowdown: feedbackloops.Slowdown | None = None
         """What slows the handlers down, if they change the object by themselves."""
+        self.echo: feedbackloops.Echo | None = None
+        """What the last patch of event handlers has brought, if they have patched the object."""
         self.held: decisions.Hold | None = None
         """Why the handlers were not called for the last state, as it was said."""
         self.throttler: throttlers.Throttler | None = None
@@ -359,6 +362,10 @@ class Item:
     def slow_down(self, slowdown: feedbackloops.Slowdown | None) -> None:
         """Set what slows the handlers down, or None if nothing does."""
         self.slowdown = slowdown
+
+    def expect_echo(self, echo: feedbackloops.Echo) -> None:
+        """Note what a patch of event handlers has brought: they are called for that, too."""
+        self.echo = echo
 
     def hold(self, step: decisions.Hold, logger: Any) -> None:
         """Say why the handlers are not called, if that is news."""

@@ -19,6 +19,7 @@ from kopf._core.actions import (
     claims,
     decisions,
     execution,
+    feedbackloops,
     finalizers,
     loggers,
     observers,
@@ -503,5 +504,14 @@ class Processor:
         except application.REFUSALS as e:
             logger.error(f"The patch of event handlers is refused: {e}")
             return
-        if newest is not None and item.accept(newest):
+        if newest is None:
+            return
+        echo = feedbackloops.follow(item.echo, event['object'], newest)
+        item.expect_echo(echo)
+        if echo.is_new:
+            logger.warning(
+                f"{echo.patches} times in a row, the event handlers were called only because they "
+                f"had patched the object. They are called again as fast as the API server allows "
+                f"it. Patch the object only if it is not as it should be.")
+        if item.accept(newest):
             item.inbox.put(newest)

@@ -81,3 +81,31 @@ def test_a_change_that_is_put_off_is_not_lost():
     api = live(make_declare(times, until=15), (1, touch), lasts=600, spec={'n': 0})
     assert len(times) == 15
     assert api.objects['obj']['spec']['n'] == 14
+
+
+@pytest.mark.parametrize('patched, expected', [
+    (5, []),
+    (30, ["10 times in a row, the event handlers were called only because they had patched the "
+          "object. They are called again as fast as the API server allows it. Patch the object "
+          "only if it is not as it should be."]),
+])
+def test_event_handlers_that_call_themselves_are_told_once(patched, expected, caplog):
+    def declare(registry):
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def count(spec, patch, **_):
+            if spec['n'] < patched:
+                patch.spec['n'] = spec['n'] + 1
+
+    api = live(declare, lasts=60, spec={'n': 0})
+    assert api.objects['obj']['spec']['n'] == patched
+    assert [text for text in caplog.messages if "in a row" in text] == expected
+
+
+def test_event_handlers_that_others_call_are_not_told(caplog):
+    def declare(registry):
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def copy(spec, patch, **_):
+            patch.spec['copied'] = spec.get('touched')
+
+    live(declare, *((number, touch) for number in range(1, 31)), lasts=60, spec={})
+    assert not any("in a row" in text for text in caplog.messages)
