@@ -4,10 +4,13 @@ Evidence: what of a change of an object was done by some of the field managers.
 The API server notes for each field who has set it last. It does not note who has removed a field,
 nor who has deleted the object: a removed field counts as removed by its manager.
 """
+import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from kopf._kits.sandbox.applying import fieldsets
+from kopf._kits.sandbox.applying.fieldsets import FieldSet
 from kopf._kits.sandbox.applying.rebasing import ABSENT
 from kopf._kits.sandbox.statuses import Obj
 
@@ -22,34 +25,39 @@ Parts = dict[str, tuple[str, Any]]
 
 def is_managed(obj: Obj, is_own: IsOwn) -> bool:
     """Whether the managers have set anything of the object."""
-    return any(True for _ in _iter_trees(obj, is_own))
+    return any(is_own(entry.get('manager', '')) for entry in _get_entries(obj))
 
 
 def undo(old: Obj, new: Obj, is_own: IsOwn) -> Obj:
     """Make the new state as it would be if the managers had not changed anything of the old one."""
-    trees: list[Tree | None] = []
-    for obj in old, new:
-        merged: dict[str, Any] = {}
-        for tree in _iter_trees(obj, is_own):
-            _merge(merged, tree)
-        trees.append(merged or None)
-    made: Obj = _undo(old, new, *trees)
-    made['metadata'] = {**made['metadata'], 'managedFields': [
-        entry for obj, is_kept in ((old, True), (new, False))
-        for entry in obj['metadata'].get('managedFields') or ()
-        if is_own(entry.get('manager', '')) == is_kept]}
+    before, after = (_find_fields(obj, is_own) for obj in (old, new))
+    made: Obj = _undo(old, new, before or None, after or None)
+    known, others = (_find_fields(obj, lambda name: not is_own(name)) for obj in (old, new))
+    taken = fieldsets.subtract(
+        fieldsets.intersect(before, others), fieldsets.unite(after, known))
+    entries = [*_take_from(old, taken, is_own), *(
+        entry for entry in _get_entries(new) if not is_own(entry.get('manager', '')))]
+    made['metadata'] = {**made['metadata'], 'managedFields': entries}
     return made
 
 
-def _iter_trees(obj: Obj, is_own: IsOwn) -> Iterator[Tree]:
-    for entry in obj['metadata'].get('managedFields') or ():
-        if is_own(entry.get('manager', '')):
-            yield entry.get('fieldsV1') or {}
+def _take_from(obj: Obj, taken: FieldSet, is_own: IsOwn) -> Iterator[Tree]:
+    """Get what the managers own, except for the fields that others have taken from them."""
+    for entry in _get_entries(obj):
+        fields = entry.get('fieldsV1') or {}
+        left = fieldsets.subtract(fields, taken)
+        if is_own(entry.get('manager', '')) and (left or not fields):
+            yield {**entry, 'fieldsV1': left}
 
 
-def _merge(tree: dict[str, Any], other: Tree) -> None:
-    for key, inner in other.items():
-        _merge(tree.setdefault(key, {}), inner)
+def _find_fields(obj: Obj, is_of: IsOwn) -> FieldSet:
+    trees = (entry.get('fieldsV1') or {} for entry in _get_entries(obj)
+             if is_of(entry.get('manager', '')))
+    return functools.reduce(fieldsets.unite, trees, fieldsets.EMPTY)
+
+
+def _get_entries(obj: Obj) -> Sequence[Tree]:
+    return obj['metadata'].get('managedFields') or ()
 
 
 def _undo(old: Any, new: Any, before: Tree | None, after: Tree | None) -> Any:

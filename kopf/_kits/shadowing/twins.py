@@ -127,7 +127,14 @@ class Twins(overlays.Overlay):
         if old is None:
             is_own = evidence.is_managed(obj, self._is_own)
             if twin is not None and (twin.last is not None or not is_own):
-                self._forget(item)  # what has happened to the former one is not known
+                local = self._store.get(*item)
+                if is_own and twin.last is not None and local is not None and (
+                        self._share_owner(item, local, new)) and not (
+                        self._share_owner(item, twin.last, new)):
+                    self._bases.pop(item, None)  # it is of a new owner, on both sides
+                    self._twins[item] = Twin(None, writers=twin.writers)
+                else:
+                    self._forget(item)  # what has happened to the former one is not known
             if is_own:
                 twin = self._twins.setdefault(item, Twin(None))
                 twin.real = twin.first = new
@@ -366,12 +373,17 @@ class Twins(overlays.Overlay):
                 yield (stored_resource(kind), (namespace, owner['name'])), owner['uid']
 
     def _has_owners(self, item: overlays.Item, twin: Twin) -> bool:
-        """Whether any owner of the object is there or here; or it has none."""
-        entry = twin.real or twin.last or self._store.get(*item)
-        owners = [] if entry is None else list(self._iter_owners(item, entry))
+        """Whether any owner of the object, on either side, is there or here; or it has none."""
+        entries = twin.real or twin.last, self._store.get(*item)
+        owners = [owner for entry in entries if entry is not None
+                  for owner in self._iter_owners(item, entry)]
         return not owners or any(
             entry is not None and entry.uid == uid for owner, uid in owners
             for entry in (self._get_real(owner), self._store.get(*owner)))
+
+    def _share_owner(self, item: overlays.Item, *entries: Entry) -> bool:
+        one, two = ({uid for _, uid in self._iter_owners(item, entry)} for entry in entries)
+        return bool(one & two)
 
     def _note_cycle(self, item: overlays.Item, before: Obj | None, obj: Obj) -> None:
         """Note that others have changed an object, or that production has (if it was before)."""

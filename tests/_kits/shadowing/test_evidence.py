@@ -50,6 +50,16 @@ def test_what_the_managers_have_changed_is_undone(old, new, expected):
     assert undo(old, new) == expected
 
 
-def test_the_managers_of_others_are_followed():
-    made = evidence.undo(obj({}, OURS), obj({}, THEIRS), lambda manager: manager == 'kopf')
-    assert made['metadata']['managedFields'] == [OURS, THEIRS]
+BOTH = entry('kopf', {'f:spec': {'f:a': {}, 'f:b': {}}})
+
+
+@pytest.mark.parametrize('old, new, expected', [
+    ([OURS], [OURS, THEIRS], [OURS, THEIRS]),  # with the same value, both own it
+    ([OURS], [THEIRS], [THEIRS]),  # who sets another value takes the field from the others
+    ([BOTH], [THEIRS], [entry('kopf', {'f:spec': {'f:b': {}}}), THEIRS]),
+    ([OURS, THEIRS], [THEIRS], [OURS, THEIRS]),  # that is what the managers have given up
+    ([THEIRS], [OURS], []),
+])
+def test_the_managers_of_others_are_followed(old, new, expected):
+    made = evidence.undo(obj({}, *old), obj({}, *new), lambda manager: manager == 'kopf')
+    assert made['metadata']['managedFields'] == expected
