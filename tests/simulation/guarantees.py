@@ -543,7 +543,10 @@ class Guarantees:
                 latest[call.id] = call
         for id, call in latest.items():
             record = progress.get(id.replace('/', '.'), {})
-            if call.finished and (is_closed or _has_ended(record, since=call.began)):
+            # What was done for an older state does not count, unless this is what is stored.
+            is_stored = is_closed and (not self.is_stale(call) or (
+                without_own(get_handled(new)) == without_own(call.new)))
+            if call.finished and (is_stored or _has_ended(record, since=call.began)):
                 self._check_outcome(call, old, record)
                 if not call.persisted:
                     call.persisted_in = int(new['metadata']['resourceVersion'])
