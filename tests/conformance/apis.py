@@ -23,6 +23,7 @@ APPLY = 'application/apply-patch+yaml'
 TABLE = 'application/json;as=Table;v=v1;g=meta.k8s.io'
 PARTIAL = 'application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io'
 PARTIAL_LIST = 'application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io'
+AGGREGATED = 'application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList'
 
 
 class Answer:

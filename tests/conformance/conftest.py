@@ -14,7 +14,7 @@ import yaml
 
 from kopf._kits.testing.apis import read_credentials
 from kopf.testing import SandboxThread, Upstream, run_sandbox
-from tests.conformance.apis import Api, Object, unique
+from tests.conformance.apis import AGGREGATED, Api, Object, unique
 from tests.conformance.kinds import Kinds, make_crds
 
 OLDEST = 36
@@ -114,6 +114,14 @@ def kinds(api: Api) -> Iterator[Kinds]:
         body = found.make(crd['spec']['names']['plural'], 'first', **found.example)
         api.wait(path, lambda _, path=path, body=body: api.post(path, body).status in (201, 409))
         api.delete(f'{path}/first').ok
+    # A real API tells of the versions of a group one after another, and at different times.
+    api.wait(f'/apis/{found.group}', lambda answer: len(answer['versions']) == 2)
+    api.wait('/apis', lambda answer: [
+        len(item['versions']) for item in answer['groups'] if item['name'] == found.group] == [2])
+    api.wait('/apis', accept=AGGREGATED, predicate=lambda answer: [
+        len(item['versions']) for item in answer['items']
+        if item['metadata']['name'] == found.group] == [2])
+    api.wait('/openapi/v3', lambda answer: f'apis/{found.group}/v1' in answer['paths'])
     yield found
     for crd in crds:
         api.delete(f"{found.crds}/{crd['metadata']['name']}")

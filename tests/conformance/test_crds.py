@@ -2,7 +2,7 @@ import copy
 
 import pytest
 
-from tests.conformance.apis import MERGE, unique
+from tests.conformance.apis import AGGREGATED, MERGE, unique
 from tests.conformance.kinds import ANYTHING, THING, Kinds, version
 
 
@@ -330,10 +330,9 @@ def test_a_kind_in_deletion_has_fewer_verbs(api, held, fresh):
     few = ['delete', 'deletecollection', 'get', 'list', 'watch']
     api.wait(f'/apis/{fresh.group}/v1', lambda answer: answer.status == 200 and sorted(
         answer['resources'][0]['verbs']) == few)
-    accept = 'application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList'
     api.wait('/apis', lambda answer: [
         sorted(item['versions'][0]['resources'][0]['verbs']) for item in answer['items']
-        if item['metadata']['name'] == fresh.group] == [few], accept=accept)
+        if item['metadata']['name'] == fresh.group] == [few], accept=AGGREGATED)
 
 
 def test_objects_of_a_kind_in_deletion_can_be_changed(api, held):

@@ -1,6 +1,6 @@
 import pytest
 
-AGGREGATED = 'application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList'
+from tests.conformance.apis import AGGREGATED
 
 
 def find(items, name):
