@@ -115,7 +115,8 @@ def kinds(api: Api) -> Iterator[Kinds]:
         api.wait(path, lambda _, path=path, body=body: api.post(path, body).status in (201, 409))
         api.delete(f'{path}/first').ok
     # A real API tells of the versions of a group one after another, and at different times.
-    api.wait(f'/apis/{found.group}', lambda answer: len(answer['versions']) == 2)
+    api.wait(f'/apis/{found.group}', lambda answer: (
+        answer.status == 200 and len(answer['versions']) == 2))
     api.wait('/apis', lambda answer: [
         len(item['versions']) for item in answer['groups'] if item['name'] == found.group] == [2])
     api.wait('/apis', accept=AGGREGATED, predicate=lambda answer: [

@@ -6,7 +6,7 @@ nor who has deleted the object: a removed field counts as removed by its manager
 """
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kopf._kits.sandbox.applying import fieldsets
@@ -32,22 +32,24 @@ def undo(old: Obj, new: Obj, is_own: IsOwn) -> Obj:
     """Make the new state as it would be if the managers had not changed anything of the old one."""
     before, after = (_find_fields(obj, is_own) for obj in (old, new))
     made: Obj = _undo(old, new, before or None, after or None)
-    known, others = (_find_fields(obj, lambda name: not is_own(name)) for obj in (old, new))
-    taken = fieldsets.subtract(
-        fieldsets.intersect(before, others), fieldsets.unite(after, known))
-    entries = [*_take_from(old, taken, is_own), *(
-        entry for entry in _get_entries(new) if not is_own(entry.get('manager', '')))]
+    entries = [] if not before else _find_left(old, new, before, after, is_own)
+    entries += (
+        entry for entry in _get_entries(new) if not is_own(entry.get('manager', '')))
     made['metadata'] = {**made['metadata'], 'managedFields': entries}
     return made
 
 
-def _take_from(obj: Obj, taken: FieldSet, is_own: IsOwn) -> Iterator[Tree]:
-    """Get what the managers own, except for the fields that others have taken from them."""
-    for entry in _get_entries(obj):
-        fields = entry.get('fieldsV1') or {}
-        left = fieldsets.subtract(fields, taken)
-        if is_own(entry.get('manager', '')) and (left or not fields):
-            yield {**entry, 'fieldsV1': left}
+def _find_left(
+        old: Obj, new: Obj, before: FieldSet, after: FieldSet, is_own: IsOwn,
+) -> list[Tree]:
+    """Find what the managers own, except for the fields that others have taken from them."""
+    known, others = (_find_fields(obj, lambda name: not is_own(name)) for obj in (old, new))
+    taken = fieldsets.subtract(
+        fieldsets.intersect(before, others), fieldsets.unite(after, known))
+    return [
+        {**entry, 'fieldsV1': left} for entry in _get_entries(old)
+        if is_own(entry.get('manager', ''))
+        and (left := fieldsets.subtract(entry.get('fieldsV1') or {}, taken))]
 
 
 def _find_fields(obj: Obj, is_of: IsOwn) -> FieldSet:

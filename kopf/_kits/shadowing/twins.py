@@ -127,11 +127,8 @@ class Twins(overlays.Overlay):
         if old is None:
             is_own = evidence.is_managed(obj, self._is_own)
             if twin is not None and (twin.last is not None or not is_own):
-                local = self._store.get(*item)
-                if is_own and twin.last is not None and local is not None and (
-                        self._share_owner(item, local, new)) and not (
-                        self._share_owner(item, twin.last, new)):
-                    self._bases.pop(item, None)  # it is of a new owner, on both sides
+                if is_own and self._is_of_new_owner(item, twin, new):
+                    self._bases.pop(item, None)
                     self._twins[item] = Twin(None, writers=twin.writers)
                 else:
                     self._forget(item)  # what has happened to the former one is not known
@@ -381,9 +378,12 @@ class Twins(overlays.Overlay):
             entry is not None and entry.uid == uid for owner, uid in owners
             for entry in (self._get_real(owner), self._store.get(*owner)))
 
-    def _share_owner(self, item: overlays.Item, *entries: Entry) -> bool:
-        one, two = ({uid for _, uid in self._iter_owners(item, entry)} for entry in entries)
-        return bool(one & two)
+    def _is_of_new_owner(self, item: overlays.Item, twin: Twin, new: Entry) -> bool:
+        """Whether both sides have made the object again, for an owner that it did not have."""
+        then, ours, theirs = (
+            {uid for _, uid in self._iter_owners(item, entry)} if entry is not None else set()
+            for entry in (twin.last, self._store.get(*item), new))
+        return bool(ours & theirs) and not then & theirs
 
     def _note_cycle(self, item: overlays.Item, before: Obj | None, obj: Obj) -> None:
         """Note that others have changed an object, or that production has (if it was before)."""
