@@ -201,9 +201,10 @@ class ResourceHandlers:
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
     """
-    The fields of the handlers of changes.
+    The fields of event handlers, daemons, timers, and handlers of changes.
 
     They belong to the essence of objects, even if Kopf ignores them otherwise, e.g. in the status.
+    So they did for the operator that has stored the last-handled states.
     """
 
     @functools.cached_property
@@ -352,11 +353,13 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
     unwatchable: list[references.Resource] = []
     unpatchable: list[references.Resource] = []
     for resource in dict.fromkeys(resources):
+        watching = fitting(registry._watching, resource)
+        spawning = fitting(registry._spawning, resource)
         changing = fitting(registry._changing, resource)
         served = ResourceHandlers(
             indexing=fitting(registry._indexing, resource),
-            watching=fitting(registry._watching, resource),
-            spawning=fitting(registry._spawning, resource),
+            watching=watching,
+            spawning=spawning,
             changing=changing,
             reconciling=tuple(
                 handler for handler in fitting(registry._reconciling, resource)
@@ -364,7 +367,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             webhooks=fitting(registry._webhooks, resource),
             converter=registry._converters.get(f'{resource.plural}.{resource.group}'),
             extra_fields=tuple(dict.fromkeys(
-                handler.field for handler in changing if handler.field)),
+                handler.field for handler in (*watching, *spawning, *changing) if handler.field)),
         )
         if resource.verbs and served.are_watched and not resource.verbs >= {'list', 'watch'}:
             unwatchable.append(resource)

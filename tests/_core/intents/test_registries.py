@@ -13,6 +13,7 @@ from kopf._core.intents.handlers import (
     DaemonHandler,
     IndexingHandler,
     ReconcilingHandler,
+    TimerHandler,
     WatchingHandler,
     WebhookHandler,
 )
@@ -163,13 +164,16 @@ def test_what_handlers_own_is_uncertain_if_it_can_be_in_a_group_that_is_not_know
     assert found == ({handler} if is_uncertain else set())
 
 
-def test_fields_of_changing_handlers_are_essential(registry):
+def test_fields_of_handlers_are_essential(registry):
     registry._changing.append(make_handler(ChangingHandler, 'kex', field=('status', 'x')))
     registry._changing.append(make_handler(ChangingHandler, 'kex', field=('spec',)))
     registry._changing.append(make_handler(ChangingHandler, 'kex'))
     registry._changing.append(make_handler(ChangingHandler, 'pods', field=('metadata',)))
     registry._watching.append(make_handler(WatchingHandler, 'kex', field=('status', 'y')))
-    assert resolve(registry, [KEX, PODS]).handlers[KEX].extra_fields == (('status', 'x'), ('spec',))
+    registry._spawning.append(make_handler(TimerHandler, 'kex', field=('status', 'z')))
+    registry._indexing.append(make_handler(IndexingHandler, 'kex', field=('status', 'i')))
+    assert resolve(registry, [KEX, PODS]).handlers[KEX].extra_fields == (
+        ('status', 'y'), ('status', 'z'), ('status', 'x'), ('spec',))
 
 
 def test_unresolved_selectors_are_complained_about(registry):
