@@ -539,6 +539,7 @@ async def run_for_a_moment(manager):
     await asyncio.wait([task])
 
 
+@pytest.mark.looptime
 async def test_configurations_are_refreshed_and_completion_is_noted(client, manager, caplog):
     caplog.set_level(logging.INFO)
     noted = []
@@ -551,6 +552,7 @@ async def test_configurations_are_refreshed_and_completion_is_noted(client, mana
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.looptime
 async def test_failures_are_not_noted_as_complete(client, manager, settings):
     settings.networking.error_backoffs = [100]
     client.faults.append(errors.APIServerError("no", status=500))
