@@ -64,7 +64,7 @@ def fail_for_y(value, **_):
     ({'field': FIELD, 'new': 'y', 'field_needs_change': True}, make_field_change('x', 'x'),
      "the field spec.field has not changed: 'x'"),
     ({'field': FIELD, 'old': fail_for_y}, make_field_change('x', 'y'),
-     "its filter fails: ZeroDivisionError('boo')"),
+     "the field spec.field (before) is 'x', for which fail_for_y returns false"),
     ({'field': FIELD, 'value': fail_for_y}, make_field_change('y', 'x'),
      "its filter fails: ZeroDivisionError('boo')"),
     ({'field': FIELD, 'value': 'x', 'when': never}, make_field_change('x', 'y'),

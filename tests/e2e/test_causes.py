@@ -5,6 +5,7 @@ What handlers are called for, and with what.
 import asyncio
 import datetime
 import functools
+import json
 import logging
 import threading
 
@@ -540,6 +541,52 @@ async def test_the_status_is_handled_where_it_is_named_and_own_results_are_no_ch
         assert (old2['phase'], new2['phase']) == ('a', 'b')
         assert obj['status'] == {'phase': 'b', 'fn/status': {'done': True}}
         journal.clear()
+
+
+async def test_the_status_is_essential_where_a_timer_names_it_as_in_the_release(
+        kube, kind, journal, embedded):
+
+    @kopf.on.update(*kind.selector)
+    def updated(diff, **_):
+        journal.append(tuple(diff))
+
+    @kopf.timer(*kind.selector, field='status.phase', interval=1000)
+    def ticked(**_):
+        pass
+
+    embedded()
+    await kube.create(kind, 'x', spec={'field': 1})
+    await wait_handled(kube, kind, 'x')
+    await kube.patch(kind, 'x', {'status': {'phase': 'a', 'other': 'b'}})
+    await journal.wait_length(1)
+    obj = await wait_settled(kube, kind, 'x')
+    assert journal == [(('add', ('status',), None, {'phase': 'a'}),)]
+    assert json.loads(obj['metadata']['annotations'][LAST_HANDLED])['status'] == {'phase': 'a'}
+
+
+async def test_an_object_without_the_field_of_an_update_is_created_when_it_comes_in_scope(
+        kube, kind, journal, embedded):
+
+    @kopf.on.event(*kind.selector)
+    def seen(body, **_):
+        journal.append(('seen', body['metadata'].get('labels')))
+
+    @kopf.on.create(*kind.selector, labels={'wanted': kopf.PRESENT})
+    def created(**_):
+        journal.append('created')
+
+    @kopf.on.update(*kind.selector, field='spec.field')
+    def updated(old, new, **_):
+        journal.append(('updated', old, new))
+
+    embedded()
+    await kube.create(kind, 'x', spec={'other': 1})
+    await journal.wait_length(1)
+    await kube.patch(kind, 'x', {'metadata': {'labels': {'wanted': 'yes'}}})
+    await wait_handled(kube, kind, 'x')
+    await kube.patch(kind, 'x', {'spec': {'field': 1}})
+    await wait_handled(kube, kind, 'x')
+    assert [call for call in journal if call[0] != 'seen'] == ['created', ('updated', None, 1)]
 
 
 async def test_event_handlers_see_every_event_with_its_type_and_own_echoes(

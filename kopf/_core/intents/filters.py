@@ -65,11 +65,12 @@ def select(
     matching: list[handlers.ChangingHandler] = []
     failing: dict[handlers.ChangingHandler, Exception] = {}
     others: list[handlers.ChangingHandler] = []
-    in_scope = needs_finalizer = False
+    in_scope = needs_finalizer = is_creation = False
     for handler in candidates:
         if not concerns(handler, cause):
             others.append(handler)
             continue
+        is_creation = is_creation or handler.reason == causes.Reason.CREATE
         try:
             is_scoped, mismatch = (True, None) if handler.unfiltered else _judge(handler, cause)
         except FilterError as e:
@@ -87,6 +88,8 @@ def select(
                 is_in_scope(handler, cause)):
             in_scope = True
             needs_finalizer = needs_finalizer or bool(handler.requires_finalizer)
+    if not in_scope and not is_creation and cause.reason == causes.Reason.CREATE:
+        in_scope = any(_awaits_addition(handler, cause) for handler in others)
     return Selection([*deduplicate(matching), *failing], in_scope, needs_finalizer, failing)
 
 
@@ -135,14 +138,29 @@ def is_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCause) 
     Check if the object is in the handler's scope, for this cause or any other.
 
     An object is in scope if the object matches the filters now, or matched before the change; or if
-    a callback fails. For handlers of changes of a field, an object is in scope if such a change can
-    begin with the present state. For example, with ``field='spec.x', new=5``, all objects are in
-    scope, because any object can get this value; with ``old=5``, only objects that have or had it
-    are in scope.
+    a callback fails. Of the criteria for a field, only ``value`` counts, by default `PRESENT`: with
+    ``old`` or ``new``, any object that has or had the field is in scope. For ``@kopf.on.field``
+    without criteria, all objects are in scope.
     """
     try:
         return handler.unfiltered or _judge(handler, cause)[0]
     except FilterError:
+        return True
+
+
+def _awaits_addition(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> bool:
+    """
+    Check if the object would be in scope of this update handler if it had the field.
+
+    When the field is added later, this must be an update. If there are creation handlers, these are
+    called instead, because the object comes in scope only then.
+    """
+    try:
+        _, mismatch = _judge(handler, cause)
+        return handler.reason == causes.Reason.UPDATE and handler.value is None and (
+            mismatch is not None and mismatch[0] == 'field') and (
+                handler.when is None or bool(handler.when(**cause.kwargs)))
+    except Exception:
         return True
 
 
@@ -204,23 +222,16 @@ def _judge_change(
     if handler.field_needs_change and not diffs.diff(old, new):
         unchanged = ('change', field, new, None)
 
-    if handler.old is not None or handler.new is not None:
-        if handler.old is not None and not is_met(old, handler.old, kwargs):
-            return is_met(new, handler.old, kwargs), ('old', field, old, handler.old)
-        if unchanged is None and handler.new is not None and not is_met(new, handler.new, kwargs):
-            return True, ('new', field, new, handler.new)
-        return True, unchanged
-
-    if handler.value is None and handler.field_needs_change:
-        return True, unchanged
-
     criterion = handlers.PRESENT if handler.value is None else handler.value
-    if is_met(new, criterion, kwargs):
-        return True, unchanged
-    in_scope = is_met(old, criterion, kwargs)
-    if in_scope and handler.field_needs_change:
-        return True, unchanged
-    return in_scope, ('field', field, new, criterion)
+    is_fitting = is_met(new, criterion, kwargs)
+    in_scope = is_fitting or handler.is_for_all or is_met(old, criterion, kwargs)
+    if handler.field_needs_change:
+        is_fitting = in_scope
+    if handler.old is not None and not is_met(old, handler.old, kwargs):
+        return in_scope, ('old', field, old, handler.old)
+    if unchanged is None and handler.new is not None and not is_met(new, handler.new, kwargs):
+        return in_scope, ('new', field, new, handler.new)
+    return in_scope, unchanged if is_fitting else ('field', field, new, criterion)
 
 
 def is_met(value: Any, criterion: Any, kwargs: Mapping[str, Any]) -> bool:

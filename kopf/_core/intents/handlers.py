@@ -185,6 +185,7 @@ class ResourceHandler(Handler):
 class IndexingHandler(ResourceHandler):
     """A handler that fills an index; if ``sharded``, with the objects of the held shards only."""
     sharded: bool = False
+    success_level: int = logging.DEBUG  # there would be a line for each object of the cluster
 
     title = 'Indexer'
 
@@ -219,6 +220,12 @@ class ChangingHandler(ResourceHandler):
     new: ValueFilter = None
 
     criteria = ('value', 'old', 'new')
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether the handler is for any change of a field, and so for objects without it."""
+        return self.reason is None and bool(self.field_needs_change) and (
+            self.value is None and self.old is None and self.new is None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)

@@ -344,9 +344,11 @@ def test_objects_are_out_of_scope_if_their_metadata_mismatch(kwargs):
 
 
 @pytest.mark.parametrize('kwargs, old, new, expected', [
-    # Dummy handlers: of a field that is not there.
+    # Dummy handlers: of a field that is not there, for any reason.
     ({'field_needs_change': True}, None, None, True),
-    ({'field_needs_change': True, 'reason': Reason.UPDATE}, None, None, True),
+    ({'field_needs_change': True, 'reason': Reason.UPDATE}, None, None, False),
+    ({'field_needs_change': True, 'reason': Reason.UPDATE}, 'x', 'x', True),
+    ({'field_needs_change': True, 'reason': Reason.UPDATE}, 'x', None, True),
     # The values are in either of the states.
     ({'field_needs_change': True, 'value': 'x'}, 'x', 'x', True),
     ({'field_needs_change': True, 'value': 'x'}, 'x', 'y', True),
@@ -359,13 +361,12 @@ def test_objects_are_out_of_scope_if_their_metadata_mismatch(kwargs):
     ({'reason': Reason.CREATE}, None, 'x', True),
     ({'reason': Reason.DELETE, 'value': 'x'}, 'x', 'y', True),
     ({'reason': Reason.DELETE, 'value': 'x'}, 'y', 'y', False),
-    # The change can still come: it begins from here.
-    ({'field_needs_change': True, 'new': 'x'}, None, None, True),
+    # The values before and after the change do not matter, but the presence.
+    ({'field_needs_change': True, 'new': 'x'}, None, None, False),
     ({'field_needs_change': True, 'new': 'x'}, 'y', 'y', True),
     ({'field_needs_change': True, 'old': 'x'}, 'x', 'x', True),
-    ({'field_needs_change': True, 'old': 'x'}, 'y', 'x', True),
-    ({'field_needs_change': True, 'old': 'x'}, 'y', 'y', False),
-    ({'field_needs_change': True, 'old': ABSENT, 'new': PRESENT}, None, None, True),
+    ({'field_needs_change': True, 'old': 'x'}, 'y', 'y', True),
+    ({'field_needs_change': True, 'old': ABSENT, 'new': PRESENT}, None, None, False),
     ({'field_needs_change': True, 'old': PRESENT, 'new': ABSENT}, None, None, False),
 ])
 def test_objects_are_in_scope_by_their_fields(kwargs, old, new, expected):
@@ -492,6 +493,39 @@ def test_failing_callbacks_of_other_reasons_are_no_failures():
     assert result.in_scope and result.needs_finalizer
 
 
+UPDATES = pytest.mark.parametrize('kwargs', [
+    {}, {'new': 'x'}, {'old': ABSENT, 'new': PRESENT}, {'labels': {'a': ABSENT}},
+    {'when': lambda **_: True}, {'when': fail}])
+
+
+@UPDATES
+def test_additions_of_fields_are_updates_if_nothing_is_for_creation(kwargs):
+    updated = make_handler(
+        reason=Reason.UPDATE, field=FIELD, field_needs_change=True, **kwargs)
+    resumed = make_handler(id='resumed', initial=True, labels={'a': 'b'})
+    result = filters.select([resumed, updated], make_field_change(None, None, Reason.CREATE))
+    assert result.in_scope and not result.handlers
+
+
+@UPDATES
+def test_additions_of_fields_are_creations_for_the_handlers_of_these(kwargs):
+    updated = make_handler(
+        reason=Reason.UPDATE, field=FIELD, field_needs_change=True, **kwargs)
+    created = make_handler(id='created', reason=Reason.CREATE, labels={'a': 'b'})
+    if kwargs.get('when') is not fail:
+        cause = make_field_change(None, None, Reason.CREATE)
+        assert not filters.select([created, updated], cause).in_scope
+
+
+@pytest.mark.parametrize('kwargs', [
+    {'when': lambda **_: False}, {'labels': {'a': 'b'}}, {'value': PRESENT}, {'value': 'x'}])
+def test_no_additions_are_awaited_by_handlers_that_do_not_match(kwargs):
+    updated = make_handler(
+        reason=Reason.UPDATE, field=FIELD, field_needs_change=True, **kwargs)
+    cause = make_field_change(None, None, Reason.CREATE)
+    assert not filters.select([updated], cause).in_scope
+
+
 values = st.sampled_from([None, 'x', 'y', ''])
 criteria = st.sampled_from(['x', 'y', '', PRESENT, ABSENT, lambda value, **_: value in ('x', None)])
 
@@ -559,7 +593,9 @@ def test_selections_agree_with_single_checks(candidates, cause):
     assert list(result.handlers) == filters.deduplicate([
         handler for handler in candidates if matches(handler, cause)])
     scoped = [handler for handler in candidates if is_in_scope(handler, cause)]
-    assert result.in_scope == bool(scoped)
+    assert result.in_scope >= bool(scoped)
+    if cause.reason != Reason.CREATE:
+        assert result.in_scope == bool(scoped)
     assert result.needs_finalizer == any(handler.requires_finalizer for handler in scoped)
 
 
