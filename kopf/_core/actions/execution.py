@@ -59,6 +59,9 @@ class Policy:
     stores_result: bool = False
     """Whether results are stored on the object. Such results must be encodable as JSON."""
 
+    applies_result: bool = False
+    """Whether a result is yet to be applied, and the attempt succeeds only then."""
+
     is_backoff_growing: bool = False
     """Whether the default delay after errors doubles with each failed attempt, as in client-go."""
 
@@ -80,7 +83,8 @@ POLICIES: Mapping[type[handlers.Handler], Policy] = {
     handlers.WatchingHandler: Policy(
         default_errors=handlererrors.ErrorsMode.IGNORED, is_retried=False, stores_result=True),
     handlers.ChangingHandler: Policy(stores_result=True, has_own_patch=True),
-    handlers.ReconcilingHandler: Policy(has_own_patch=True, is_backoff_growing=True),
+    handlers.ReconcilingHandler: Policy(
+        applies_result=True, has_own_patch=True, is_backoff_growing=True),
     handlers.CallHandler: Policy(is_backoff_growing=True),
     handlers.DaemonHandler: Policy(stores_result=True),
     handlers.TimerHandler: Policy(stores_result=True),
@@ -178,7 +182,8 @@ async def _attempt(
             outcome = judge(
                 tracebacks.trim(e), handler, state=state, settings=settings, logger=logger)
     else:
-        logger.log(handler.success_level, f"{name} succeeded.")
+        if result is None or not policy.applies_result:
+            logger.log(handler.success_level, f"{name} succeeded.")
         outcome = progression.Outcome(final=True, result=result)
 
     if patch:

@@ -2,6 +2,7 @@
 Errors of owned resources count as errors of their handler. In virtual time, on the sandbox.
 """
 import asyncio
+import re
 
 import pytest
 
@@ -112,6 +113,16 @@ async def test_ignored_ones_are_logged_and_no_errors(world, operator):
     assert world.calls == [0]
     await asyncio.sleep(1000)
     assert world.calls == [0, 0]  # by the interval
+
+
+@in_world()
+async def test_a_success_is_logged_only_when_the_returned_manifests_are_applied(world, operator):
+    await world.wait(Ready='False')
+    world.fault.count = 0
+    await world.wait(Ready='True')
+    told = [verb for line in operator.log for verb in ('failed', 'succeeded')
+            if re.search(rf"Reconciler '.*' {verb}", line)]
+    assert [*dict.fromkeys(told)] == ['failed', 'succeeded']
 
 
 @in_world(errors=kopf.ErrorsMode.PERMANENT)

@@ -316,6 +316,8 @@ class Reconcilers(Member):
                     settings=context.settings, logger=target.logger)._replace(patch=outcome.patch)
                 if outcome.exception is None:  # it is ignored, as the author has declared
                     problems.clear()
+            else:
+                target.logger.info(f"{handler!r} succeeded.")
         self._note(handler, outcome)
         return await self._finish(upkeep, raw, outcome, is_last)
 
