@@ -7,6 +7,7 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._core.engines.reconciling import children
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -252,3 +253,27 @@ async def test_handlers_that_answer_the_writes_of_each_other_are_called_at_a_lim
             await api.client.create('kopfexamples', 'parent', spec={'n': 1})
             await asyncio.sleep(60)
             assert 10 < len(calls) < 80
+
+
+@testing.virtual_time
+async def test_changed_children_without_a_status_are_not_unpacked(registry, monkeypatch):
+    unpacked = []
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def fn(spec, **_):
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'child'},
+               'data': {'n': str(spec['n'])}}
+
+    def unpack(self, packed, *, unpack=children.Shape.unpack):
+        unpacked.append(packed)
+        return unpack(self, packed)
+
+    monkeypatch.setattr(children.Shape, 'unpack', unpack)
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 0})
+            for n in range(1, 11):
+                await api.client.patch('kopfexamples', 'parent', {'spec': {'n': n}})
+                await api.client.wait('configmaps', 'child', lambda obj: obj['data']['n'] == str(n))
+    assert not unpacked

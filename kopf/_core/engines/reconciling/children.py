@@ -40,7 +40,7 @@ class Shape:
     What the children of one kind and one handler share. They are alike, so each is compressed by
     what it differs in from the first one.
     """
-    __slots__ = ('_sample', 'manager', 'resource', 'unrecorded')
+    __slots__ = ('_sample', 'has_status', 'manager', 'resource', 'unrecorded')
 
     def __init__(
             self, resource: references.Resource, manager: str | None,
@@ -53,9 +53,12 @@ class Shape:
         self.resource = resource
         self.manager = manager
         self.unrecorded = unrecorded
+        self.has_status: bool = False
+        """Whether any child has had a status."""
         self._sample: bytes | None = None
 
-    def pack(self, value: object) -> bytes:
+    def pack(self, value: Mapping[str, Any]) -> bytes:
+        self.has_status |= 'status' in value
         text = _dump(value)
         if self._sample is None:
             self._sample = text[:1 << WINDOW_BITS]
@@ -72,8 +75,8 @@ class Child:
     """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
     __slots__ = (
         '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied', 'is_deleting',
-        'is_marked', 'is_owned', 'is_pruned', 'is_rotating', 'key', 'owner', 'shape', 'uid',
-        'version')
+        'is_labelled', 'is_marked', 'is_owned', 'is_pruned', 'is_rotating', 'key', 'owner', 'shape',
+        'uid', 'version')
 
     def __init__(self, shape: Shape, raw: bodies.RawBody, owner: str | None = None) -> None:
         """
@@ -110,6 +113,9 @@ class Child:
         """Whether the handler of the label has applied it; false e.g. for copies by users."""
         self.is_marked: bool = is_marked and label == owner
         """Whether the handler itself has set the label with the uid of the parent."""
+        self.is_labelled: bool = label == owner and _get_label(
+            raw, desired.HANDLER_LABEL) == desired.make_label(shape.manager or '')
+        """Whether the labels say whose child it is."""
         self._fields: bytes | None = _share(_dump(fields).replace(*_hide(owner)))
         """What the manager owns of the child; null if it has no fields at all."""
         self._state: int = hash((digest, self._fields))
@@ -144,7 +150,8 @@ class Child:
             meta: Any = raw['metadata']
             return 'status' in raw and any(
                 entry.get('subresource') for entry in meta.get('managedFields', ()))
-        return bool(raw.get('status') != known.body.get('status'))
+        return (self.shape.has_status or known.shape.has_status) and bool(
+            raw.get('status') != known.body.get('status'))
 
     def settle(self) -> None:
         """Note that this is the response of the API server to the applied manifest."""

@@ -153,7 +153,7 @@ class Upkeep:
                     self._tell(f"has taken over {wanted.key}, which this object controls, "
                                f"with the fields of other field managers.")
                 else:
-                    if known is not None and not _has_labels(known, wanted):
+                    if known is not None and not known.is_labelled:
                         self._tell(f"has taken over {wanted.key} again, which belongs to this "
                                    f"object, though others have changed its labels.")
                     if is_orphan:
@@ -265,13 +265,6 @@ def _has_other_template(wanted: desired.Desired, known: children.Child) -> bool:
         return False
     spec: Any = wanted.manifest.get('spec') or {}
     return bool(spec.get('template') != known.body.spec.get('template'))
-
-
-def _has_labels(known: children.Child, wanted: desired.Desired) -> bool:
-    """Whether the labels say whose child it is."""
-    labels, marks = known.body.metadata.labels, wanted.manifest['metadata']['labels']
-    return all(labels.get(name) == marks[name] for name in (
-        desired.OWNER_LABEL, desired.HANDLER_LABEL))
 
 
 def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
