@@ -2,6 +2,7 @@
 Reloading: an operator in a child process, which is restarted when its files change.
 """
 import contextlib
+import logging
 import os
 import pathlib
 import signal
@@ -35,6 +36,7 @@ def run(args: Sequence[str], *, folders: Sequence[pathlib.Path]) -> int:
         raise click.ClickException(
             "--reload needs the library watchfiles: install the extra `reload` of Kopf, "
             "or `pip install watchfiles`.") from None
+    logging.getLogger('watchfiles').setLevel(logging.WARNING)  # what has changed is told below
 
     def send(number: int) -> None:
         if process is not None and process.poll() is None:

@@ -86,6 +86,7 @@ def test_operators_start_anew_when_their_files_change(folder):
         (folder / 'handlers.py').write_text(HANDLERS.format(text="second"))
         process.wait_for("Reloading, as handlers.py has changed.")
         process.wait_for("second obj")
+        assert 'watchfiles' not in process.text
 
         # Files that cannot be loaded are waited for.
         (folder / 'handlers.py').write_text("1/0")
