@@ -550,12 +550,17 @@ class Journey:
             self._complain(outcome.message or repr(outcome.exception), outcome.exception)
 
     def _complain(self, text: str, e: BaseException | None = None) -> None:
-        """Log a problem once, until there is another one."""
+        """Log a problem once, until there is another one; of a connection, in one line."""
         if self.notes.problem != text:
             self.notes.problem = text
-            is_plain = e is None or e.__traceback__ is None or isinstance(e, (
-                handlererrors.TemporaryError, handlererrors.PermanentError, typedargs.MisfitError))
-            self.logger.error(f"{self.run.handler!r}: {text}", exc_info=None if is_plain else e)
+            tb = None if e is None or isinstance(e, (
+                handlererrors.TemporaryError, handlererrors.PermanentError, typedargs.MisfitError,
+            )) else e.__traceback__
+            if e is not None and tb is not None and failures.is_of_connection(e):
+                code = tb.tb_frame.f_code
+                text += f" (in {code.co_name}() at {code.co_filename}:{tb.tb_lineno})"
+                tb = None
+            self.logger.error(f"{self.run.handler!r}: {text}", exc_info=None if tb is None else e)
 
     def _rest(self, step: machine.Step, record: records.Record) -> externals.Result:
         """End the run: say how it is, and when it goes on."""

@@ -5,6 +5,7 @@ The errors of HTTP libraries are recognised by their attributes and names, so no
 """
 import datetime
 import email.utils
+import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -99,10 +100,9 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         return Failure()
     status, headers, code = _read_response(e)
     if status is None:
-        names = {name for cls in type(e).__mro__ for name in _name(cls)}
+        names = _name(e)
         reason = getattr(e.args[0], 'reason', None) if e is not None and e.args else None
-        is_unsent = isinstance(e, ConnectionRefusedError) or bool(
-            UNSENT & {*names, *_name(type(reason))})
+        is_unsent = isinstance(e, ConnectionRefusedError) or bool(UNSENT & (names | _name(reason)))
         is_broken = isinstance(e, (OSError, TimeoutError)) or bool(BROKEN & names)
         return Failure(is_system=is_unsent or is_broken, is_refused=is_unsent)
     delay = _read_delay(headers, now)
@@ -114,8 +114,14 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         delay=delay if status == 503 else None, status=status)
 
 
-def _name(cls: type[Any]) -> list[str]:
-    return [f'{cls.__module__.partition(".")[0]}.{cls.__name__}']
+def is_of_connection(e: BaseException) -> bool:
+    """Whether a connection has failed: then, the frames of its library tell nothing."""
+    return any(isinstance(each, (ConnectionError, socket.gaierror)) or bool(BROKEN & _name(each))
+               for each in (e, getattr(e, 'reason', None)))  # the latter is that of urllib
+
+
+def _name(e: object) -> set[str]:
+    return {f'{cls.__module__.partition(".")[0]}.{cls.__name__}' for cls in type(e).__mro__}
 
 
 def _read_response(e: Any) -> tuple[int | None, Mapping[str, str], str | None]:

@@ -634,6 +634,30 @@ async def test_an_object_that_does_not_fit_its_types_is_told_once(caplog):
     assert not told.exc_info
 
 
+@pytest.mark.parametrize(('error', 'is_short'), [
+    (ConnectionRefusedError("Nobody listens at 10.0.0.1:80"), True),
+    (FileNotFoundError("There is no file"), False),
+])
+@virtual_time
+async def test_a_failed_connection_is_told_in_one_line_with_the_place_and_without_its_frames(
+        caplog, error, is_short):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+
+    @external.create
+    async def create_account(**_):
+        raise error
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        await asyncio.sleep(5)
+    told = next(record for record in caplog.records if record.levelno >= logging.ERROR)
+    line = create_account.__code__.co_firstlineno + 2
+    place = f" (in create_account() at {__file__}:{line})" if is_short else ""
+    assert told.getMessage() == f"External 'account': {error}{place}"
+    assert bool(told.exc_info) is not is_short
+
+
 def follow(external, registry, *, owns=(), **options):
     """Declare a reconciling handler after the external; return what it sees: keys and plans."""
     seen = []

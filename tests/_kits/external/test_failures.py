@@ -2,6 +2,8 @@
 What the errors of HTTP libraries mean, by what they look like.
 """
 import datetime
+import socket
+import urllib.error
 
 import aiohttp
 import pytest
@@ -9,7 +11,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 import kopf
 from kopf import testing
-from kopf._kits.external.failures import Failure, read
+from kopf._kits.external.failures import Failure, is_of_connection, read
 
 NOW = datetime.datetime(2026, 11, 26, tzinfo=datetime.UTC)
 
@@ -66,6 +68,21 @@ def make_botocore(status, code='X', **headers):
 ])
 def test_errors(error, expected):
     assert read(error, now=NOW) == expected
+
+
+@pytest.mark.parametrize(['error', 'expected'], [
+    (ConnectionResetError(), True),
+    (socket.gaierror(), True),
+    (urllib.error.URLError(ConnectionRefusedError()), True),
+    (aiohttp.ServerDisconnectedError(), True),
+    (make('httpx', 'ConnectError', make('httpx', 'TransportError').__class__), True),
+    (urllib.error.URLError("unknown url type"), False),
+    (FileNotFoundError(), False),
+    (TimeoutError(), False),
+    (KeyError('reason'), False),
+])
+def test_errors_of_connections(error, expected):
+    assert is_of_connection(error) is expected
 
 
 @pytest.mark.parametrize(['text', 'delay'], [
