@@ -58,6 +58,10 @@ class Origin:
     def miss(self, group: str, version: str, plural: str) -> None:
         """Note a request for a resource that is not served."""
 
+    def needs(self, group: str, plural: str) -> bool:
+        """Whether somebody can miss versions of a resource that are not served."""
+        return True
+
     def hear_refusal(self, request: Request, error: APIError) -> None:
         """Note a request that is refused."""
 

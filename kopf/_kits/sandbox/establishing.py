@@ -78,8 +78,10 @@ class Definitions:
         kinds = crds.kinds_of(crd)
         if self._has_foreign_webhook(crd) and len(kinds) > 1:
             stored = min(kinds, key=lambda kind: kind.version != kind.storage_version)
-            logger.warning(f"{stored.plural}.{stored.group} are served in {stored.version} only: "
-                           f"the webhook that converts them is not called from here.")
+            if self._cluster.origin.needs(*stored.resource):
+                logger.warning(
+                    f"{stored.plural}.{stored.group} are served in {stored.version} only: the "
+                    f"webhook that converts them is not called from here.")
             kinds = [dataclasses.replace(stored, conversion=None)]
         self._cluster.kinds.remove(spec['group'], spec['names']['plural'])
         for kind in kinds:

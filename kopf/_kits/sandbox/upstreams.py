@@ -70,6 +70,7 @@ class Upstream(Origin):
             follow: bool = True,
     ) -> None:
         super().__init__()
+        self._selectors: Collection[references.Selector] | None = None
         self.requests: collections.Counter[str] = collections.Counter()
         """The number of requests to the cluster by verbs: ``get``, ``list``, ``watch``."""
         self._link = _Link(_make_vault(origin, context), self.requests, follow=follow)
@@ -169,6 +170,12 @@ class Upstream(Origin):
         if name in self._served and name not in self._missed:
             self._missed.add(name)
             logger.warning(f"The upstream serves {self._served[name]}, but the sandbox does not.")
+
+    def needs(self, group: str, plural: str) -> bool:
+        return self._selectors is None or any(
+            selector.fn or selector.check(found)
+            for found in self._served.values() if (found.group, found.plural) == (group, plural)
+            for selector in self._selectors)
 
     # Mirroring.
 
