@@ -289,7 +289,7 @@ def test_quick_records_have_the_same_attributes_as_others(make, caplog, surround
     first, quick, regular = [
         {key: value for key, value in vars(record).items() if not callable(value)}
         for record in caplog.records]
-    times = {'created', 'msecs', 'relativeCreated'}
+    times = {'asctime', 'created', 'msecs', 'relativeCreated'}
     assert {key: first[key] for key in first.keys() - times} == {
         key: regular[key] for key in regular.keys() - times}
     assert {key: quick[key] for key in quick.keys() - times} == {
