@@ -122,31 +122,34 @@ class Overlay:
         base = self._bases.get(item, local)
         if local is None:
             self._bases.pop(item, None)
-        elif base is None or base.uid != local.uid:
+        elif base is None or base.uid != local.uid or self._end(item, base, local):
             self._bases[item] = None
         else:
-            obj, theirs = local.decode(), base.decode()['metadata'].get('finalizers') or ()
-            finalizers = obj['metadata'].get('finalizers') or ()
-            own = [finalizer for finalizer in finalizers if finalizer not in theirs]
             self._bases.pop(item, None)
-            if own:
-                self._bases[item] = None
-                obj['metadata']['finalizers'] = own
-                obj['metadata'].setdefault('deletionTimestamp', self._cluster.now())
-                self._put(self._find_kind(resource, obj), obj)
-            else:
-                self._remove(item)
 
-    def _rebase(self, item: Item, base: Entry, new: Entry, local: Entry) -> None:
+    def _end(self, item: Item, base: Entry, local: Entry) -> bool:
+        """Delete the object as upstream; return whether it stays, as requests hold it here."""
+        obj, theirs = local.decode(), base.decode()['metadata'].get('finalizers') or ()
+        own = [name for name in obj['metadata'].get('finalizers') or () if name not in theirs]
+        if own:
+            obj['metadata']['finalizers'] = own
+            obj['metadata'].setdefault('deletionTimestamp', self._cluster.now())
+            self._put(self._find_kind(item[0], obj), obj)
+        else:
+            self._remove(item)
+        return bool(own)
+
+    def _rebase(self, item: Item, before: Entry, after: Entry, local: Entry) -> None:
+        """Do to the local object what was done upstream."""
         try:
             kind = self._cluster.kind(item[0])
-            before, theirs, ours = (self._cluster.load(kind, each) for each in (base, new, local))
+            old, new, ours = (self._cluster.load(kind, each) for each in (before, after, local))
         except (NotFound, objects.Pending):
             return  # if a webhook converts it here, nothing of it can be merged
-        made = rebase(kind, before, theirs, ours)
-        if reduce(made) == reduce(theirs):
+        made = rebase(kind, old, new, ours)
+        if after is self._bases.get(item) and reduce(made) == reduce(new):
             del self._bases[item]
-            self._put(self._kinds[item[0]], new.decode())
+            self._put(self._kinds[item[0]], after.decode())
         elif is_released(kind, made):
             self._deleted.add(local.uid)
             self._remove(item)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from kopf._cogs.configs import conventions
 from kopf._kits.planning import comparing, plans
-from kopf._kits.sandbox import objects, overlays
+from kopf._kits.sandbox import objects, overlays, schemas
 from kopf._kits.sandbox.cluster import NAMESPACES, Cluster, stored_resource
-from kopf._kits.sandbox.deleting import is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.statuses import NotFound, Obj
 from kopf._kits.sandbox.storage import Change, Entry, Key
@@ -72,7 +71,6 @@ class Twins(overlays.Overlay):
         self._twins: dict[overlays.Item, Twin] = {}
         self._names: dict[str, str] = {}
         self._listed: set[tuple[Resource, str]] = set()
-        self._is_initial = False
         self._cycles: dict[overlays.Item, tuple[float, float]] = {}
         """When the latest change of a handled object began, and when production has handled it."""
 
@@ -100,13 +98,8 @@ class Twins(overlays.Overlay):
     # What the upstream tells.
 
     def replace(self, kind: Kind, namespace: str, entries: Iterable[Entry]) -> None:
-        place = stored_resource(kind), namespace
-        self._is_initial = place not in self._listed
-        self._listed.add(place)
-        try:
-            super().replace(kind, namespace, entries)
-        finally:
-            self._is_initial = False
+        super().replace(kind, namespace, entries)
+        self._listed.add((stored_resource(kind), namespace))
 
     def accept(self, kind: Kind, new: Entry) -> None:
         resource = stored_resource(kind)
@@ -118,8 +111,8 @@ class Twins(overlays.Overlay):
         if self._is_handled(kind):
             self._find_managers(obj)
         twin, old = self._twins.get(item), self._get_real(item)
-        if self._is_initial and twin is None:
-            super().accept(kind, new)
+        if twin is None and self._listed.isdisjoint([(resource, ''), (resource, new.key[0])]):
+            super().accept(kind, new)  # what production has done before is no news
             return
         if old is not None and old.uid != new.uid:
             self._forget(item)  # it was created again
@@ -143,8 +136,7 @@ class Twins(overlays.Overlay):
                 self._note_cycle(item, None, obj)
                 self._review(kind, None, obj)
             return
-        before = old.decode()
-        theirs = evidence.undo(before, obj, self._is_own)
+        before, theirs = old.decode(), self._undo(kind, old, new)
         if self._is_child(before) and 'deletionTimestamp' not in before['metadata']:
             for field in ('deletionTimestamp', 'deletionGracePeriodSeconds'):
                 theirs['metadata'].pop(field, None)
@@ -160,7 +152,7 @@ class Twins(overlays.Overlay):
                     'deletionTimestamp' not in before['metadata']):
                 self._note_deletion(item, twin, new)
             if is_theirs:
-                self._follow(item, before, theirs)
+                self._follow(item, old, overlays.make_entry(kind, theirs))
             self._look(item)
         self._note_cycle(item, None if is_theirs else before, obj)
         if is_theirs:
@@ -185,49 +177,39 @@ class Twins(overlays.Overlay):
             self._note_deletion(item, twin, old)
         self._cycles.pop(item, None)
         if not is_ended and not self._is_child(obj):
-            self._end(item, finalizers)
+            if (local := self._store.get(*item)) is not None:
+                self._end(item, old, local)
             self._review(self._kinds[resource], obj, None)
         self._look(item)
         for other, each in list(self._twins.items()):
             if each.last is not None and other != item:
                 self._look(other)  # its owner can be this one
 
-    def _follow(self, item: overlays.Item, before: Obj, after: Obj) -> None:
+    def _undo(self, kind: Kind, old: Entry, new: Entry) -> Obj:
+        """Make the new state without what production has done."""
+        made = evidence.undo(
+            schemas.typed_schema_of(kind), old.decode(), new.decode(), self._is_own)
+        made['metadata'].pop('generation', None)  # it counts what production has done, too
+        return made
+
+    def _follow(self, item: overlays.Item, before: Entry, after: Entry) -> None:
         """Let both the base and the local object follow what others have changed."""
-        kind = self._kinds[item[0]]
-        local, base = self._store.get(*item), self._bases.get(item)
-        with contextlib.suppress(NotFound, objects.Pending):
-            if base is not None:
-                self._bases[item] = overlays.make_entry(
-                    kind, _rebase(kind, before, after, self._cluster.load(kind, base)))
-            if local is not None:
-                ours = self._cluster.load(kind, local)
-                made = _rebase(kind, before, after, ours)
-                if is_released(kind, made):
-                    self._remove(item)
-                elif made != ours:
-                    self._put(kind, made)
+        kind, local, base = self._kinds[item[0]], self._store.get(*item), self._bases.get(item)
+        if base is not None:
+            with contextlib.suppress(NotFound, objects.Pending):
+                self._bases[item] = overlays.make_entry(kind, overlays.rebase(kind, *(
+                    self._cluster.load(kind, each) for each in (before, after, base))))
+        if local is not None:
+            self._rebase(item, before, after, local)
 
     def _catch_up(self, item: overlays.Item, twin: Twin) -> None:
         """Do to the new object what others have done to its counterpart before."""
         if twin.real is not None and twin.first is not None and self._twins.get(item) is twin:
-            before = twin.first.decode()
-            self._follow(item, before, evidence.undo(before, twin.real.decode(), self._is_own))
+            kind = self._kinds[item[0]]
+            made = self._undo(kind, twin.first, twin.real)
+            self._follow(item, twin.first, overlays.make_entry(kind, made))
             twin.first = None
             self._look(item)
-
-    def _end(self, item: overlays.Item, theirs: Collection[str]) -> None:
-        """Let the local object be deleted, as others have deleted it upstream."""
-        local = self._store.get(*item)
-        if local is None:
-            return
-        obj = local.decode()
-        own = [name for name in obj['metadata'].get('finalizers') or () if name not in theirs]
-        if own:
-            obj['metadata'] |= {'finalizers': own, 'deletionTimestamp': self._cluster.now()}
-            self._put(self._find_kind(item[0], obj), obj)
-        else:
-            self._remove(item)
 
     # Comparing.
 
@@ -482,13 +464,3 @@ def _get_handled(obj: Obj) -> Collection[str]:
 
 def _locate(kind: Kind, item: overlays.Item) -> plans.Place:
     return plans.Place(comparing.name_resource(kind), *item[1])
-
-
-def _rebase(kind: Kind, before: Obj, after: Obj, ours: Obj) -> Obj:
-    """What the object becomes by a change of its counterpart."""
-    made = overlays.rebase(kind, before, after, ours)
-    changed = [overlays.get_content(obj) for obj in (before, after)]
-    generation = ours['metadata'].get('generation')
-    if generation is not None:
-        made['metadata']['generation'] = generation + (changed[0] != changed[1])
-    return made

@@ -1,6 +1,11 @@
 import pytest
 
+from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.shadowing import evidence
+
+SCHEMA = nodes.Schema({'properties': {
+    'list': {'x-kubernetes-list-type': 'map', 'x-kubernetes-list-map-keys': ['type']},
+    'set': {'x-kubernetes-list-type': 'set'}}})
 
 
 def entry(manager, tree):
@@ -12,7 +17,7 @@ def obj(content, *managers):
 
 
 def undo(old, new):
-    made = evidence.undo(old, new, lambda manager: manager == 'kopf')
+    made = evidence.undo(SCHEMA, old, new, lambda manager: manager == 'kopf')
     return {key: value for key, value in made.items() if key != 'metadata'}
 
 
@@ -42,9 +47,9 @@ THEIRS = entry('user', {'f:spec': {'f:a': {}}})
      obj({'list': [{'type': 'A', 'v': 2}, {'type': 'B', 'v': 2}]},
          entry('kopf', {'f:list': {'k:{"type":"A"}': {'.': {}, 'f:v': {}}}})),
      {'list': [{'type': 'A', 'v': 1}, {'type': 'B', 'v': 2}]}),
-    (obj({'list': ['a', 'b']}, entry('kopf', {'f:list': {'v:"a"': {}}})),
-     obj({'list': ['b', 'c', 'd']}, entry('kopf', {'f:list': {'v:"c"': {}}})),
-     {'list': ['a', 'b', 'd']}),
+    (obj({'set': ['a', 'b']}, entry('kopf', {'f:set': {'v:"a"': {}}})),
+     obj({'set': ['b', 'c', 'd']}, entry('kopf', {'f:set': {'v:"c"': {}}})),
+     {'set': ['a', 'b', 'd']}),
 ])
 def test_what_the_managers_have_changed_is_undone(old, new, expected):
     assert undo(old, new) == expected
@@ -61,5 +66,6 @@ BOTH = entry('kopf', {'f:spec': {'f:a': {}, 'f:b': {}}})
     ([THEIRS], [OURS], []),
 ])
 def test_the_managers_of_others_are_followed(old, new, expected):
-    made = evidence.undo(obj({}, *old), obj({}, *new), lambda manager: manager == 'kopf')
+    made = evidence.undo(
+        SCHEMA, obj({}, *old), obj({}, *new), lambda manager: manager == 'kopf')
     assert made['metadata']['managedFields'] == expected

@@ -23,20 +23,15 @@ def rebase(schema: nodes.Schema | None, base: Any, new: Any, local: Any) -> Any:
         return new
     if new in (base, local):
         return local
-    values = [value for value in (base, new, local) if value is not ABSENT]
     is_listed = isinstance(local if local is not ABSENT else new, list)
     is_structure = schema is not None and bool(schema.properties)
-    if len({type(value) for value in values}) > 1 or (
-            is_structure and (local is ABSENT or new is ABSENT)):
-        return local
-    parts = [
-        {} if value is ABSENT else ownership.parts(schema, value) for value in (base, new, local)]
-    if None in parts:
+    parts = find_parts(schema, base, new, local)
+    if parts is None or (is_structure and (local is ABSENT or new is ABSENT)):
         return local
     result = {}
     for key in _arrange(*parts):
         _, child = ownership.part_of(schema, key, is_listed)
-        item = rebase(child, *(part.get(key, ABSENT) for part in parts if part is not None))
+        item = rebase(child, *(part.get(key, ABSENT) for part in parts))
         if item is not ABSENT:
             result[key] = item
     if not result and (new is ABSENT or local is ABSENT):
@@ -44,10 +39,15 @@ def rebase(schema: nodes.Schema | None, base: Any, new: Any, local: Any) -> Any:
     return list(result.values()) if is_listed else result
 
 
-def _arrange(
-        base: dict[str, Any] | None, new: dict[str, Any] | None, local: dict[str, Any] | None,
-) -> list[str]:
+def find_parts(schema: nodes.Schema | None, *values: Any) -> list[dict[str, Any]] | None:
+    """Find the parts of some values of the same type; None if they have no parts in common."""
+    if len({type(value) for value in values if value is not ABSENT}) > 1:
+        return None
+    found = [{} if value is ABSENT else ownership.parts(schema, value) for value in values]
+    return None if None in found else [parts for parts in found if parts is not None]
+
+
+def _arrange(base: dict[str, Any], new: dict[str, Any], local: dict[str, Any]) -> list[str]:
     """The keys of both in the new order, unless the local one was changed."""
-    assert base is not None and new is not None and local is not None
     is_moved = [key for key in local if key in base] != [key for key in base if key in local]
     return list(dict.fromkeys(itertools.chain(*((local, new) if is_moved else (new, local)))))
