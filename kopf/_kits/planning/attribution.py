@@ -27,14 +27,10 @@ class Failure:
     message: str
 
 
-@dataclasses.dataclass(eq=False)
-class Work:
-    """What is done for one object: the handlers that have been called."""
-    place: str
-    called: dict[str, None] = dataclasses.field(default_factory=dict)
+work_var: contextvars.ContextVar[dict[str, None] | None] = contextvars.ContextVar(
+    'work_var', default=None)
+"""The handlers that have been called for the object that is handled in this context."""
 
-
-work_var: contextvars.ContextVar[Work | None] = contextvars.ContextVar('work_var', default=None)
 handler_var: contextvars.ContextVar[str | None] = contextvars.ContextVar(
     'handler_var', default=None)
 """The handler that runs in this context."""
@@ -42,8 +38,8 @@ handler_var: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 def find_handlers(context: contextvars.Context) -> Sequence[str]:
     """Name the handlers that are behind what is done in this context; none if it is Kopf itself."""
-    running, work = context.get(handler_var), context.get(work_var)
-    return [running] if running is not None else [] if work is None else list(work.called)
+    running, called = context.get(handler_var), context.get(work_var)
+    return [running] if running is not None else list(called or ())
 
 
 class Attribution(observers.Observer):
@@ -59,13 +55,13 @@ class Attribution(observers.Observer):
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
     ) -> observers.Ended[progression.Outcome]:
-        place = name = ''
+        place = ''
         if isinstance(cause, causes.ResourceCause):
             place = describe(cause.resource, cause.body)
         name = f"{handler.id} for {place}" if place else str(handler.id)
         known = work_var.get()
-        work = Work(place) if known is None or isinstance(handler, FRESH) else known
-        work_var.set(work)
+        called: dict[str, None] = {} if known is None or isinstance(handler, FRESH) else known
+        work_var.set(called)
         parent = handler_var.get()
         handler_var.set(name)
 
@@ -73,7 +69,7 @@ class Attribution(observers.Observer):
                 outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
         ) -> None:
             handler_var.set(parent)
-            work.called[name] = None
+            called[name] = None
             self.failures.pop(name, None)
             if outcome is None:
                 return
@@ -92,7 +88,7 @@ class Attribution(observers.Observer):
     def reconciliation(
             self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:
-        work_var.set(Work(describe(resource, raw)))
+        work_var.set({})
         return lambda *_: None
 
 

@@ -79,6 +79,7 @@ class DryRun(runs.Run):
         generating.is_dry_var.set(True)
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
         self.sandbox.write_kubeconfig(self._kubeconfig)
+        self.sandbox.hear_refusals(self._hear_refusal)
         await self.start(_observer=self.attribution)
 
     def conclude(self) -> None:
@@ -151,9 +152,9 @@ class DryRun(runs.Run):
     def answer(self, target: requests.Target) -> faults.Fault | None:
         return None
 
-    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
+    def _hear_refusal(self, request: requests.Request, error: APIError) -> None:
         refused = make_refused(request, error, writers_var.get() or ())
-        if refused is not None and not self._is_over:
+        if refused is not None and not (self._is_over or staging_var.get()):
             key = request.namespace, refused.place.name
             self.refused[request.kind.resource, key] = refused
 

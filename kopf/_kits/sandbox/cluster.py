@@ -62,9 +62,6 @@ class Origin:
         """Whether somebody can miss versions of a resource that are not served."""
         return True
 
-    def hear_refusal(self, request: Request, error: APIError) -> None:
-        """Note a request that is refused."""
-
 
 class Cluster:
     """
@@ -76,6 +73,8 @@ class Cluster:
         self.kinds: Kinds = Kinds(builtin_kinds())
         self.clock = clock
         self.origin: Origin = Origin()
+        self.refusal_listeners: list[Callable[[Request, APIError], None]] = []
+        """What hears of the requests that are refused."""
 
     def now(self) -> str:
         """The time as objects have it, in whole seconds: ``2020-12-31T23:59:59Z``."""

@@ -22,11 +22,12 @@ class Dispatcher:
         self._subresources = Subresources(cluster, writer)
 
     async def dispatch(self, request: Request) -> tuple[int, bytes]:
-        await self._cluster.origin.prepare(request)
         try:
+            await self._cluster.origin.prepare(request)
             return await conversions.run(self._cluster, lambda: self._dispatch(request))
         except APIError as e:
-            self._cluster.origin.hear_refusal(request, e)
+            for hear in self._cluster.refusal_listeners:
+                hear(request, e)
             raise
 
     async def _dispatch(self, request: Request) -> tuple[int, bytes]:

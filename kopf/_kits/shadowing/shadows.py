@@ -72,9 +72,6 @@ class Shadow(attribution.Attribution):
         registry.append(handlers.ActivityHandler(
             id=ids.HandlerId('kopf-shadow'), fn=self._isolate, activity=causes.Activity.STARTUP))
 
-    passage = attribution.Attribution.passage  # not notified
-    write = attribution.Attribution.write  # not notified
-
     def make_upstream(self, *args: Any, **kwargs: Any) -> Upstream:
         return _Upstream(self, *args, **kwargs)
 
@@ -216,10 +213,8 @@ class _Upstream(Upstream):
         self._twins = self._shadow.make_overlay(cluster)
         return self._twins
 
-    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
-        self._shadow.hear_refusal(request, error)
-
     async def start(self, cluster: Cluster) -> None:
+        cluster.refusal_listeners.append(self._shadow.hear_refusal)
         await super().start(cluster)
         await self.fetch_all()
 

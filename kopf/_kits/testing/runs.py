@@ -455,9 +455,6 @@ class Run:
         number = self._numbers.pop(id(target), None)
         return None if number is None or not self._is_write(target) else self.hit_response(number)
 
-    def hear_refusal(self, request: requests.Request, error: APIError) -> None:
-        """Note a request that the API has refused."""
-
     def _is_write(self, target: requests.Target) -> bool:
         return (
             not self._is_over and target.verb in WRITES and self._is_own(processes.peer.get())
@@ -500,16 +497,6 @@ class ObservedSandbox(Sandbox):
     def __init__(self, run: Run, *, upstream: Upstream | None) -> None:
         super().__init__(upstream=upstream)
         self.faults = _Faults(run)
-        self._run = run
-        self._answer_to, self._dispatcher.dispatch = (  # type: ignore[method-assign]
-            self._dispatcher.dispatch, self._observe)
-
-    async def _observe(self, request: requests.Request) -> tuple[int, bytes]:
-        try:
-            return await self._answer_to(request)
-        except APIError as e:
-            self._run.hear_refusal(request, e)
-            raise
 
     @property
     def revision(self) -> int:
@@ -517,6 +504,9 @@ class ObservedSandbox(Sandbox):
 
     def listen(self, hear: Callable[[Change], None]) -> None:
         self._cluster.store.listeners.append(hear)
+
+    def hear_refusals(self, hear: Callable[[requests.Request, APIError], None]) -> None:
+        self._cluster.refusal_listeners.append(hear)
 
     def dump(self) -> list[tuple[str, Obj]]:
         """All objects, with the plural names of their resources."""
