@@ -123,7 +123,8 @@ class Admission:
         if operation != 'CONNECT':
             await conversions.prepare(self._cluster, kind, obj)
             await conversions.prepare(self._cluster, kind, old)
-        review = self._review(kind, request, operation, obj, old)
+        review = make_review(
+            kind, request, operation, obj, old, uid=self._cluster.new_uid())
         if not _fulfils(webhook, review['request']):
             return {}
         try:
@@ -138,56 +139,60 @@ class Admission:
             raise _denied(webhook, response.get('status'))
         return response
 
-    def _review(
-            self, kind: Kind, request: Request, operation: str, obj: Obj | None, old: Obj | None,
-    ) -> Obj:
-        def show(shown: Obj | None) -> Obj | None:
-            if shown is None or operation == 'CONNECT':
-                return shown
-            if request.subresource == 'scale':
-                return scaling.scale_of(request.kind, shown)
-            return objects.converted(kind, shown)
-
-        own = request.kind
-        subject, own_subject = (
-            [scaling.SCALE] * 2 if request.subresource == 'scale' else [kind, own])
-        if operation == 'CONNECT' and obj is not None:
-            subject = own_subject = dataclasses.replace(kind, kind=obj['kind'])
-        name = request.name or ((obj or old or {}).get('metadata') or {}).get('name') or ''
-        asked: Obj = {
-            'uid': self._cluster.new_uid(),
-            'kind': _describe(subject),
-            'resource': {'group': kind.group, 'version': kind.version, 'resource': kind.plural},
-            'requestKind': _describe(own_subject),
-            'requestResource': {'group': own.group, 'version': own.version,
-                                'resource': own.plural},
-            'name': name,
-            'namespace': request.namespace,
-            'operation': operation,
-            'userInfo': user_info(request.user),
-            'object': show(obj),
-            'oldObject': show(old),
-            'dryRun': request.dry_run,
-            'options': None if operation == 'CONNECT' else self._options(request, operation),
-        }
-        if request.subresource:
-            asked['subResource'] = asked['requestSubResource'] = request.subresource
-        return {'kind': 'AdmissionReview', 'apiVersion': API_VERSION, 'request': {
-            key: value for key, value in asked.items() if value != ''}}
-
-    def _options(self, request: Request, operation: str) -> Obj:
-        name = 'PatchOptions' if request.verb == 'patch' else _OPTIONS[operation]
-        options: Obj = {'kind': name, 'apiVersion': 'meta.k8s.io/v1'}
-        for option in ('fieldManager', 'fieldValidation', 'propagationPolicy'):
-            if request.option(option):
-                options[option] = request.option(option)
-        if request.dry_run:
-            options['dryRun'] = ['All']
-        return options
-
     async def _call(self, webhook: Webhook, review: Obj) -> Mapping[str, Any]:
         """Raises `Unreachable` for everything that is no response."""
         return _parsed(await webhook.call(self._cluster, review), review)
+
+
+def make_review(
+        kind: Kind, request: Request, operation: str, obj: Obj | None, old: Obj | None, *,
+        uid: str,
+) -> Obj:
+    """What a webhook gets that wants the objects in this version of their kind."""
+    def show(shown: Obj | None) -> Obj | None:
+        if shown is None or operation == 'CONNECT':
+            return shown
+        if request.subresource == 'scale':
+            return scaling.scale_of(request.kind, shown)
+        return objects.converted(kind, shown)
+
+    own = request.kind
+    subject, own_subject = (
+        [scaling.SCALE] * 2 if request.subresource == 'scale' else [kind, own])
+    if operation == 'CONNECT' and obj is not None:
+        subject = own_subject = dataclasses.replace(kind, kind=obj['kind'])
+    name = request.name or ((obj or old or {}).get('metadata') or {}).get('name') or ''
+    asked: Obj = {
+        'uid': uid,
+        'kind': _describe(subject),
+        'resource': {'group': kind.group, 'version': kind.version, 'resource': kind.plural},
+        'requestKind': _describe(own_subject),
+        'requestResource': {'group': own.group, 'version': own.version,
+                            'resource': own.plural},
+        'name': name,
+        'namespace': request.namespace,
+        'operation': operation,
+        'userInfo': user_info(request.user),
+        'object': show(obj),
+        'oldObject': show(old),
+        'dryRun': request.dry_run,
+        'options': None if operation == 'CONNECT' else _make_options(request, operation),
+    }
+    if request.subresource:
+        asked['subResource'] = asked['requestSubResource'] = request.subresource
+    return {'kind': 'AdmissionReview', 'apiVersion': API_VERSION, 'request': {
+        key: value for key, value in asked.items() if value != ''}}
+
+
+def _make_options(request: Request, operation: str) -> Obj:
+    name = 'PatchOptions' if request.verb == 'patch' else _OPTIONS[operation]
+    options: Obj = {'kind': name, 'apiVersion': 'meta.k8s.io/v1'}
+    for option in ('fieldManager', 'fieldValidation', 'propagationPolicy'):
+        if request.option(option):
+            options[option] = request.option(option)
+    if request.dry_run:
+        options['dryRun'] = ['All']
+    return options
 
 
 def _describe(kind: Kind) -> Obj:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from kopf._cogs.aiokits import clocks
+from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api, errors, httpsessions, listing, scanning, vaults, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import ratelimits
@@ -76,8 +76,7 @@ class Upstream(Origin):
         self._link = _Link(_make_vault(origin, context), self.requests, follow=follow)
         self._served: dict[tuple[str, str, str], references.Resource] = {}
         self._missed: set[tuple[str, str, str]] = set()
-        self._opening: dict[Resource, asyncio.Task[None]] = {}
-        self._known: dict[Resource, Collection[str] | None] = {}
+        self._mirroring: dict[Resource, asyncio.Task[Collection[str] | None]] = {}
         """The resources that are mirrored, and in which namespaces; None if in all of them."""
         self._cluster: Cluster
         self._overlay: Overlay
@@ -130,10 +129,8 @@ class Upstream(Origin):
 
     async def stop(self) -> None:
         """Close the connections."""
-        tasks = list(self._opening.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, asyncio.to_thread(self._link.stop), return_exceptions=True)
+        await tasks.cancel(list(self._mirroring.values()))
+        await asyncio.to_thread(self._link.stop)
 
     # What the sandbox asks.
 
@@ -152,16 +149,17 @@ class Upstream(Origin):
 
     async def fetch(self, *resources: Resource) -> None:
         for resource in resources:
-            if resource not in self._opening:
-                task = self._opening[resource] = self._loop.create_task(self._mirror(resource))
+            if resource not in self._mirroring:
+                task = self._mirroring[resource] = self._loop.create_task(self._mirror(resource))
                 task.add_done_callback(lambda task: task.cancelled() or task.exception())
-            await asyncio.shield(self._opening[resource])
+            await asyncio.shield(self._mirroring[resource])
 
     def get(self, resource: Resource, key: Key) -> Obj | None:
         return self._overlay.get(resource, key)
 
     def can_have(self, dependent: Entry, resource: Resource, owner: Resource, uid: str) -> bool:
-        namespaces = self._known.get(owner, ())
+        task = self._mirroring.get(owner)
+        namespaces = task.result() if task is not None and task.done() else ()
         is_known = namespaces is None or dependent.key[0] in namespaces
         return not is_known or self._overlay.is_waiting_for(resource, dependent, uid)
 
@@ -189,16 +187,15 @@ class Upstream(Origin):
             if isinstance(result, BaseException) and not isinstance(result, Forbidden | NotFound):
                 raise result
 
-    async def _mirror(self, resource: Resource) -> None:
+    async def _mirror(self, resource: Resource) -> Collection[str] | None:
         try:
             kind = self._find(resource)
             existing = [entry.key[1] for entry in self._cluster.store.select(NAMESPACES)]
-            namespaces = None if kind is None else await self._call(functools.partial(
+            return None if kind is None else await self._call(functools.partial(
                 self._link.read, kind, existing, self._post))
         except BaseException:
-            del self._opening[resource]  # the next request tries it again
+            self._mirroring.pop(resource, None)  # the next request tries it again
             raise
-        self._known[resource] = namespaces
 
     def _hear(self, change: Change) -> None:
         """Stop to mirror a resource when the upstream does not define it any more."""
@@ -206,11 +203,9 @@ class Upstream(Origin):
             return
         crd = change.new.decode()
         resource = crd['spec']['group'], crd['spec']['names']['plural']
-        if self._known.pop(resource, None) is None:
-            return
-        del self._opening[resource]
-        self._link.forget(resource)
-        self._overlay.replace(crds.kinds_of(crd)[0], '', [])
+        if self._mirroring.pop(resource, None) is not None:
+            self._link.forget(resource)
+            self._overlay.replace(crds.kinds_of(crd)[0], '', [])
 
     def _find(self, resource: Resource) -> Kind | None:
         """Find the kind as the upstream stores it; None if the upstream does not serve it."""
@@ -228,10 +223,7 @@ class Upstream(Origin):
     def _post(self, take: Callable[[Overlay], None]) -> None:
         """Let the overlay take something that has come in the thread of the link."""
         with contextlib.suppress(RuntimeError):  # the sandbox is gone
-            self._loop.call_soon_threadsafe(self._take, take)
-
-    def _take(self, take: Callable[[Overlay], None]) -> None:
-        take(self._overlay)
+            self._loop.call_soon_threadsafe(take, self._overlay)
 
     async def _call(self, fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -317,10 +309,8 @@ class _Link:
         async with self.client:
             self._ready.set()
             await self._over.wait()
-            tasks = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.cancel([
+                task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
 
     async def call(self, fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Await a coroutine in the thread. A virtual time of the caller stands still meanwhile."""

@@ -25,7 +25,7 @@ from kopf._cogs.structs import ids, references, reviews
 from kopf._core.engines.admission import questions
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
-from kopf._kits.sandbox import handling, requests
+from kopf._kits.sandbox import admission, handling, requests
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Overlay
@@ -197,7 +197,7 @@ class Shadow(attribution.Attribution):
             paths = sorted({op['path'] for op in json.loads(base64.b64decode(response['patch']))})
             notes.append(f"the {payload['operation']} would be changed: {', '.join(paths)}")
         place = plans.Place(
-            comparing.name_resource(kind), payload['namespace'] or '', payload['name'])
+            comparing.name_resource(kind), payload.get('namespace') or '', payload['name'])
         if notes:
             self.tell(verdicts.Difference('refused', kind.kind.lower(), place, notes=notes))
 
@@ -237,23 +237,18 @@ def _is_for(known: Iterable[handlers.ResourceHandler], kind: Kind) -> bool:
                for handler in known)
 
 
-def _make_request(kind: Kind, old: Obj | None, new: Obj | None) -> reviews.Request:
-    obj: Any = old if new is None else new
-    named: Any = {'group': kind.group, 'version': kind.version, 'kind': kind.kind}
-    resource: Any = {'group': kind.group, 'version': kind.version, 'resource': kind.plural}
+def _make_request(kind: Kind, old: Obj | None, new: Obj | None) -> Any:
+    """Make the review of a change as the API server would have, but nobody knows for which user."""
     is_status = old is not None and new is not None and _strip(old) == _strip(new)
-    return {
-        'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview',
-        'request': {
-            'uid': str(uuid.uuid4()), 'dryRun': True, 'options': None,
-            'kind': named, 'requestKind': named, 'resource': resource,
-            'requestResource': resource,
-            'subResource': 'status' if is_status else None,
-            'requestSubResource': 'status' if is_status else None,
-            'operation': 'DELETE' if new is None else 'CREATE' if old is None else 'UPDATE',
-            'name': obj['metadata']['name'], 'namespace': obj['metadata'].get('namespace'),
-            'object': new, 'oldObject': old,  # type: ignore[typeddict-item]
-            'userInfo': {'username': '', 'uid': '', 'groups': []}}}
+    namespace = (new or old or {})['metadata'].get('namespace', '')
+    operation = 'DELETE' if new is None else 'CREATE' if old is None else 'UPDATE'
+    made = admission.make_review(
+        kind, requests.Request(
+            verb=operation.lower(), kind=kind, namespace=namespace,
+            subresource='status' if is_status else '', query={'dryRun': ['All']}),
+        operation, new, old, uid=str(uuid.uuid4()))
+    made['request']['userInfo'] = {'username': '', 'uid': '', 'groups': []}
+    return made
 
 
 def _strip(obj: Obj) -> Obj:

@@ -160,7 +160,7 @@ class Both:
         """Let the sandbox hear of the earliest change."""
         if self.told:
             self.model.hear(*self.told.pop(0))
-            self.upstream._take(self.upstream.coming.pop(0))
+            self.upstream.coming.pop(0)(self.upstream._overlay)
 
     async def relist(self):
         """Let the sandbox hear of the outcome of all changes, as after an interruption."""
@@ -172,8 +172,7 @@ class Both:
             if now != self.model.base.get(name):
                 self.model.hear(name, now)
         kind = self.here._cluster.kind(('', 'configmaps'))
-        self.upstream._take(lambda overlay: overlay.replace(
-            kind, '', [make_entry(kind, obj) for obj in objs]))
+        self.upstream._overlay.replace(kind, '', [make_entry(kind, obj) for obj in objs])
 
     async def check(self):
         await asyncio.sleep(0)
