@@ -4,9 +4,8 @@ and ``kopf brakes release``.
 """
 import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
 
-from kopf._cogs.clients import errors, patching
+from kopf._cogs.clients import patching
 from kopf._cogs.structs import bodies, references
 from kopf._kits import commanding
 from kopf._kits.lifecycle import sweeping
@@ -42,20 +41,22 @@ async def annotate(
     resource = commanding.find_resource(options.kind, sweep.served)
     found = await _find(sweep, resource, options)
 
-    async def write(meta: sweeping.Meta) -> str | None:
-        name = sweeping.get_name(meta)
-        try:
-            outcome = await _write(sweep, resource, found[meta['uid']], text, options.annotation)
-        except errors.APIConnectionError:
-            raise
-        except errors.APIError as e:
-            sweep.say(f"{name}: {e}")
-            return str(e)
-        sweep.say(f"{name}: {'It is gone' if outcome is None else done if outcome else known}.")
-        return None
+    async def write(meta: sweeping.Meta) -> None:
+        annotations = found[meta['uid']]['metadata'].get('annotations') or {}
+        outcome = known
+        if annotations.get(options.annotation) != text:
+            newest = await patching.patch(
+                sweep.client, resource=resource, namespace=meta['namespace'], name=meta['name'],
+                payload={'metadata': {
+                    'uid': meta['uid'], 'annotations': {options.annotation: text}}})
+            outcome = "It is gone" if newest is None else done
+        sweep.say(f"{sweeping.get_name(meta)}: {outcome}.")
 
-    return not await sweeping.for_each(
+    reasons = await sweeping.for_each(
         [sweeping.get_meta(raw) for raw in found.values()], write, title=resource.plural)
+    for uid, reason in reasons.items():
+        sweep.say(f"{sweeping.get_name(found[uid]['metadata'])}: {reason}")
+    return not reasons
 
 
 async def _find(
@@ -78,20 +79,3 @@ async def _find(
         raise commanding.CommandError(
             f"The selector {options.selector!r} matches no {resource.kind}{where}.")
     return found
-
-
-async def _write(
-        sweep: sweeping.Sweep,
-        resource: references.Resource,
-        raw: bodies.RawBody,
-        text: str | None,
-        annotation: str,
-) -> bool | None:
-    """Annotate an object; return whether it was not annotated so before, or None if it is gone."""
-    meta: Any = raw['metadata']
-    if (meta.get('annotations') or {}).get(annotation) == text:
-        return False
-    newest = await patching.patch(
-        sweep.client, resource=resource, namespace=meta.get('namespace'), name=meta['name'],
-        payload={'metadata': {'uid': meta['uid'], 'annotations': {annotation: text}}})
-    return None if newest is None else True
