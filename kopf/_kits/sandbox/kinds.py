@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kopf._cogs.structs import references
+
 DATA = Path(__file__).parent / 'data'
 VERBS = ('create', 'delete', 'deletecollection', 'get', 'list', 'patch', 'update', 'watch')
 
@@ -89,6 +91,14 @@ class Kind:
     @property
     def resource(self) -> Resource:
         return self.group, self.plural
+
+    def as_resource(self, *, preferred: bool = True) -> references.Resource:
+        """The same for clients. ``preferred`` is whether this version is the preferred one."""
+        return references.Resource(
+            self.group, self.version, self.plural, kind=self.kind, singular=self.singular,
+            shortcuts=frozenset(self.short_names), categories=frozenset(self.categories),
+            subresources=frozenset(self.subresources), namespaced=self.namespaced,
+            preferred=preferred, verbs=frozenset(self.verbs))
 
     @property
     def told_verbs(self) -> tuple[str, ...]:

@@ -220,10 +220,10 @@ class Upstream(Origin):
                      if found is not None and {'list', 'watch'} <= found.verbs]
         return min(kinds, key=lambda kind: kind.version != kind.storage_version, default=None)
 
-    def _post(self, take: Callable[[Overlay], None]) -> None:
+    def _post(self, method: str, *args: Any) -> None:
         """Let the overlay take something that has come in the thread of the link."""
         with contextlib.suppress(RuntimeError):  # the sandbox is gone
-            self._loop.call_soon_threadsafe(take, self._overlay)
+            self._loop.call_soon_threadsafe(getattr(self._overlay, method), *args)
 
     async def _call(self, fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -270,7 +270,8 @@ class _Reader(api.Client):
         _verb_var.set(verb)
 
 
-Post = Callable[[Callable[[Overlay], None]], None]
+Post = Callable[..., None]
+"""Calls a method of the overlay, by its name, in the event loop of the sandbox."""
 
 
 class _Link:
@@ -336,11 +337,9 @@ class _Link:
             refusal = e
         allowed = []
         for namespace in namespaces if kind.namespaced else ():
-            try:
+            with contextlib.suppress(errors.APIForbiddenError):
                 await self._read(kind, namespace, post)
                 allowed.append(namespace)
-            except errors.APIForbiddenError:
-                pass
         if not allowed:
             raise refusal
         logger.info(f"{kind.plural} are read in {', '.join(allowed)} only: {refusal}")
@@ -392,8 +391,7 @@ class _Mirror(watching.Sink):
     """Passes on what is listed and watched of one resource, in one namespace or in all of them."""
 
     def __init__(self, kind: Kind, namespace: str, post: Post) -> None:
-        self.resource = references.Resource(
-            kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced)
+        self.resource = kind.as_resource()
         self.place = references.NamespaceName(namespace) if namespace else None
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Is done when the first list has come."""
@@ -409,9 +407,8 @@ class _Mirror(watching.Sink):
         self._listed.append(make_entry(self._kind, body))  # which takes less memory
 
     def end(self) -> None:
-        kind, namespace, listed = self._kind, self._namespace, self._listed
+        self._post('replace', self._kind, self._namespace, self._listed)
         self._listed = []
-        self._post(lambda overlay: overlay.replace(kind, namespace, listed))
         if not self.first.done():
             self.first.set_result(None)
 
@@ -422,12 +419,10 @@ class _Mirror(watching.Sink):
             logger.error(f"{self.resource} are not followed any more: {error}")
 
     def changed(self, type: Any, body: Any, packed: bytes) -> None:
-        kind = self._kind
         if type == 'DELETED':
-            self._post(lambda overlay: overlay.lose(stored_resource(kind), key_of(body)))
+            self._post('lose', stored_resource(self._kind), key_of(body))
         else:
-            entry = make_entry(kind, body)
-            self._post(lambda overlay: overlay.accept(kind, entry))
+            self._post('accept', self._kind, make_entry(self._kind, body))
 
 
 def _make_vault(

@@ -126,8 +126,5 @@ def guess_resource(group: str, kind: str) -> references.Resource:
     """Get the resource of a kind: as the sandbox has it, or else as most CRDs would."""
     for item in kinds.builtin_kinds():
         if (item.group, item.kind) == (group, kind):
-            return references.Resource(
-                group, item.version, item.plural, kind=kind, singular=item.singular,
-                shortcuts=frozenset(item.short_names), namespaced=item.namespaced,
-                subresources=frozenset(item.subresources))
+            return item.as_resource()
     return references.Resource(group, 'v1', f'{kind.lower()}s', kind=kind, namespaced=True)

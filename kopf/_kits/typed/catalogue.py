@@ -34,11 +34,7 @@ def list_resources(
     for each in known:
         found.setdefault(each.resource, []).append(each)
     return [
-        references.Resource(
-            kind.group, kind.version, kind.plural, kind=kind.kind, singular=kind.singular,
-            shortcuts=frozenset(kind.short_names), categories=frozenset(kind.categories),
-            subresources=frozenset(kind.subresources), namespaced=kind.namespaced,
-            preferred=index == 0, verbs=frozenset(kind.verbs))
+        kind.as_resource(preferred=index == 0)
         for versions in found.values()
         for index, kind in enumerate(sorted(
             versions, key=lambda kind: crds.priority_of(kind.version)))]

@@ -97,11 +97,11 @@ class SlowUpstream(Upstream):
         super().__init__(*args)
         self.coming, self.is_slow = [], False
 
-    def _post(self, take):
+    def _post(self, *change):
         if self.is_slow:
-            self.coming.append(take)
+            self.coming.append(change)
         else:
-            super()._post(take)
+            super()._post(*change)
 
 
 class Both:
@@ -160,7 +160,8 @@ class Both:
         """Let the sandbox hear of the earliest change."""
         if self.told:
             self.model.hear(*self.told.pop(0))
-            self.upstream.coming.pop(0)(self.upstream._overlay)
+            method, *args = self.upstream.coming.pop(0)
+            getattr(self.upstream._overlay, method)(*args)
 
     async def relist(self):
         """Let the sandbox hear of the outcome of all changes, as after an interruption."""

@@ -139,8 +139,10 @@ async def test_definitions_come_and_go_with_those_of_the_upstream(there, over):
 
         await until(is_gone)
         await until(is_settled)
-        await there.load(CRD)
-        await there.create(toy('two'))
+        spec = json.loads(json.dumps(CRD['spec']))
+        spec['versions'][0]['name'] = 'v2'
+        await there.load({**CRD, 'spec': spec})
+        await there.create({**toy('two'), 'apiVersion': 'sandbox.test/v2'})
 
         async def is_back():
             return await names(here, 'toys') == ['two']
