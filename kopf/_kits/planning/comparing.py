@@ -71,6 +71,12 @@ def reduce(obj: Obj) -> Obj:
     return {'metadata': metadata, **rest}
 
 
+def normalize(kind: Kind, obj: Obj, *, is_new: bool) -> Obj:
+    """Reduce an object to what it would be here; if it is new, without what the API assigns."""
+    made = reduce(complete(kind, obj))
+    return hide_addresses(made) if is_new and kind.resource == ('', 'services') else made
+
+
 def compare_finalizers(base: Obj, local: Obj) -> Iterator[str]:
     old, new = (obj.get('metadata', {}).get('finalizers') or () for obj in (base, local))
     yield from (f'+{name}' for name in new if name not in old)

@@ -17,14 +17,14 @@ from kopf._cogs.structs import ids
 from kopf._core.actions import application
 from kopf._core.engines.reconciling import generating
 from kopf._core.intents import causes, handlers, registries
-from kopf._kits.planning import attribution, comparing, guarding, plans, stages
+from kopf._kits.planning import attribution, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
+from kopf._kits.sandbox.cluster import stored_resource
 from kopf._kits.sandbox.kinds import Resource
-from kopf._kits.sandbox.overlays import Difference
 from kopf._kits.sandbox.statuses import APIError, NotFound
 from kopf._kits.sandbox.storage import Change, Key
 from kopf._kits.sandbox.upstreams import Upstream
-from kopf._kits.testing import clients, operators, processes, runs, snapshots
+from kopf._kits.testing import clients, processes, runs, snapshots
 
 Item = tuple[Resource, Key]
 
@@ -41,9 +41,9 @@ staging_var: contextvars.ContextVar[bool] = contextvars.ContextVar('staging_var'
 
 class DryRun(runs.Run):
     """
-    A dry run. Afterwards, there are the ``differences`` from the cluster; the ``writers``, which
-    are the handlers that have written to an object; the ``staged`` objects, whose statuses are
-    those of stages; what was ``refused``; and the number of the ``requests`` by verbs.
+    A dry run. Afterwards, there are the ``items`` of the plan; the ``writers``, which are the
+    handlers that have written to an object; the ``staged`` objects, whose statuses are those of
+    stages; what was ``refused``; and the number of the ``requests`` by verbs.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DryRun(runs.Run):
             rules: Sequence[stages.Stage],
     ) -> None:
         super().__init__(setup, upstream=upstream)
-        self.differences: list[Difference] = []
+        self.items: Sequence[plans.Item] = ()
         self.writers: dict[Item, dict[str, None]] = {}
         self.staged: set[Item] = set()
         self.refused: dict[Item, plans.Refused] = {}
@@ -80,12 +80,15 @@ class DryRun(runs.Run):
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
         self.sandbox.write_kubeconfig(self._kubeconfig)
         self.sandbox.hear_refusals(self._hear_refusal)
+        await piggybacking.configure_clients()
+        self._arrange(self.setup.options['registry'])
         await self.start(_observer=self.attribution)
 
     def conclude(self) -> None:
-        self.differences = [
-            difference for difference in self._upstream.changes()
-            if difference.kind.plural not in snapshots.IGNORED_RESOURCES]
+        keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
+                 if each.kind.plural not in snapshots.IGNORED_RESOURCES]
+        self.items = plans.make_items(
+            (each, self.writers.get(item), item in self.staged) for item, each in keyed)
 
     async def wait_rest(self) -> None:
         """Wait until no handlers are due, and nothing is written; but not beyond the horizon."""
@@ -99,19 +102,6 @@ class DryRun(runs.Run):
         return max(self._latest, self.attribution.due) + self._rest
 
     # The operator.
-
-    def make_operator(self, **options: Any) -> operators.Operator:
-        operator = super().make_operator(**options)
-        prepare = operator.before_start
-
-        async def before_start(registry: registries.OperatorRegistry) -> None:
-            self._arrange(registry)
-            await piggybacking.configure_clients()
-            if prepare is not None:
-                await prepare(registry)
-
-        operator.before_start = before_start
-        return operator
 
     def _arrange(self, registry: registries.OperatorRegistry) -> None:
         """Leave out what is not planned, and find out how long to wait for the handlers."""
@@ -147,9 +137,6 @@ class DryRun(runs.Run):
         writers_var.set(() if sender is None else attribution.find_handlers(sender))
         if not self._is_over:
             self.requests[target.verb] += 1
-        return None
-
-    def answer(self, target: requests.Target) -> faults.Fault | None:
         return None
 
     def _hear_refusal(self, request: requests.Request, error: APIError) -> None:
@@ -198,7 +185,7 @@ def make_refused(
         name = name or json.loads(request.body)['metadata']['name']
     is_secret = kind.resource == ('', 'secrets')  # the message can quote its values
     return plans.Refused(
-        plans.Place(comparing.name_resource(kind), request.namespace, name), request.verb,
+        plans.locate(kind, request.namespace, name), request.verb,
         error.reason if is_secret else error.message, writers)
 
 

@@ -66,27 +66,23 @@ class Guard:
         if event == 'http.client.send':
             self._note_request(bytes(args[1]) if isinstance(args[1], bytes) else b'')
         elif event == 'socket.getaddrinfo':
-            host = args[0].decode() if isinstance(args[0], bytes) else args[0]
-            if attribution.work_var.get() is not None and host is not None and (
-                    host not in LOCAL and not self._is_allowed(host)):
-                self._refuse(f"{host}:{args[1]}", host)
-        elif event in CONNECTING:
-            address = args[1]
-            if not isinstance(address, tuple):
-                if address is not None:
-                    self._refuse(os.fsdecode(address), os.fsdecode(address))
-            elif not (address[0] in LOCAL and address[1] == self.port) and (
-                    not self._is_allowed(address[0])):
-                self._refuse(f"{address[0]}:{address[1]}", address[0])
+            if attribution.work_var.get() is not None and args[0] is not None:
+                self._check_address(os.fsdecode(args[0]), args[1], LOCAL)
+        elif event in CONNECTING and isinstance(args[1], tuple):
+            host, port, *_ = args[1]
+            self._check_address(host, port, LOCAL if port == self.port else ())
+        elif event in CONNECTING and args[1] is not None:
+            self._refuse(os.fsdecode(args[1]), os.fsdecode(args[1]))
         elif event in STARTING:
             program = os.path.basename(os.fsdecode(args[0] or args[1][0]).split()[0])
             if program not in self._allowed:
                 self._refuse(f"the program {program}", program)
 
-    def _is_allowed(self, host: str) -> bool:
-        return host in self._allowed or any(
-            host == found[4][0] for name in self._allowed
-            for found in _resolve(name) if name not in LOCAL)
+    def _check_address(self, host: str, port: object, own: Collection[str]) -> None:
+        if host not in (*own, *self._allowed) and not any(
+                host == found[4][0] for name in self._allowed
+                for found in _resolve(name) if name not in LOCAL):
+            self._refuse(f"{host}:{port}", host)
 
     def _refuse(self, what: str, name: str) -> None:
         handlers = attribution.find_handlers(contextvars.copy_context())

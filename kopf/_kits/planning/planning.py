@@ -18,7 +18,6 @@ from kopf._kits import commanding
 from kopf._kits.planning import dryruns, plans
 from kopf._kits.planning import stages as _stages
 from kopf._kits.sandbox import selecting
-from kopf._kits.sandbox.cluster import stored_resource
 from kopf._kits.sandbox.statuses import APIError
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import operators, runs, sandboxthreads
@@ -150,11 +149,8 @@ def _redirect_clients(path: pathlib.Path) -> Iterator[None]:
 
 
 def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
-    keyed = [((stored_resource(each.kind), each.key), each) for each in run.differences]
     return plans.Plan(
-        plans.make_items(
-            (each, run.writers.get(item), item in run.staged) for item, each in keyed),
-        refused=list(run.refused.values()),
+        run.items, refused=list(run.refused.values()),
         failures=list(run.attribution.failures.values()), problems=run.problems,
         unknown=list(_find_unknown(run)), requests=dict(run.requests),
         upstream=dict(upstream.requests))

@@ -3,13 +3,15 @@ Plans: what an operator would do, by object.
 """
 import collections
 import dataclasses
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from kopf._cogs.structs import concealing, references
+from kopf._cogs.structs import concealing
 from kopf._kits.planning import comparing
 from kopf._kits.planning.attribution import Failure
+from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Difference
 from kopf._kits.sandbox.statuses import Obj
 
@@ -30,12 +32,29 @@ class Place:
         return f"{self.resource} {'/'.join(filter(None, (self.namespace, self.name)))}"
 
 
+def locate(kind: Kind, namespace: str, name: str) -> Place:
+    return Place(comparing.name_resource(kind), namespace, name)
+
+
 @dataclasses.dataclass(frozen=True)
 class Field:
     """A field that would be changed; None is an absent value."""
     path: str
     old: Any
     new: Any
+
+
+def make_field(kind: Kind, path: comparing.Path, old: Any, new: Any) -> Field:
+    """Make a field of an object. The values of Secrets are concealed."""
+    resource = kind.as_resource()
+    return Field(comparing.join(path), *(
+        concealing.conceal_value(value, path, resource) for value in (old, new)))
+
+
+def show(value: Any, *, size: int) -> str:
+    """Show at most so many characters of a value."""
+    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= size else f"{text[:size]}…"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,9 +160,6 @@ def make_items(
     """
     Make the items, deletions first. Of each object, it is known which handlers have written to it
     (None if no request has), and whether its status is not that of the operator.
-
-    What is deleted without a request is left out, unless it depends on what else is deleted: the
-    cluster itself was about to delete it.
     """
     found = list(differences)
     names: dict[str, str] = {}
@@ -157,17 +173,12 @@ def make_items(
                 name = f"{metadata['generateName']}*"
                 counts[name] += 1
                 name += f" #{counts[name]}" if counts[name] > 1 else ''
-            places[metadata['uid']] = place = Place(
-                comparing.name_resource(difference.kind), difference.key[0], name)
+            place = locate(difference.kind, difference.key[0], name)
+            places[metadata['uid']] = place
             if difference.base is None or difference.base['metadata']['uid'] != metadata['uid']:
                 names[metadata['uid']] = f'(uid of {place})'
-    gone = {mark for difference, _, _ in found if _is_deleted(difference)
-            for mark in _mark(difference)}
-    items = [
-        _make_item(difference, handlers, names, places, staged=staged)
-        for difference, handlers, staged in found
-        if handlers is not None or not _is_deleted(difference) or (
-            not gone.isdisjoint(_depend_on(difference)))]
+    items = [_make_item(difference, handlers, names, places, staged=staged)
+             for difference, handlers, staged in found]
     return sorted(
         (item for item in items if item is not None),
         key=lambda item: (not item.is_deletion, not item.restarts, item.place))
@@ -178,46 +189,24 @@ def _is_deleted(difference: Difference) -> bool:
     return local is None or (base is not None and _is_deleting(local) and not _is_deleting(base))
 
 
-def _mark(difference: Difference) -> Iterator[str]:
-    """How others name an object on which they depend."""
-    if difference.base is not None:
-        yield difference.base['metadata']['uid']
-    if difference.kind.plural in ('namespaces', 'customresourcedefinitions'):
-        yield difference.key[1]
-
-
-def _depend_on(difference: Difference) -> Iterator[str]:
-    """On what an object depends: its owners, its namespace, its definition."""
-    yield difference.key[0]
-    yield comparing.name_resource(difference.kind)
-    if difference.base is not None:
-        for owner in difference.base['metadata'].get('ownerReferences') or ():
-            yield owner['uid']
-
-
 def _make_item(
         difference: Difference, writers: Collection[str] | None, names: Mapping[str, str],
         places: Mapping[str, Place], *, staged: bool,
 ) -> Item | None:
     """Make the item of an object; None if only Kopf's own annotations would change."""
     kind, base, local = difference.kind, difference.base, difference.local
-    place, handlers = Place(comparing.name_resource(kind), *difference.key), sorted(writers or ())
+    place, handlers = locate(kind, *difference.key), sorted(writers or ())
     if local is None or _is_deleted(difference):
         owner = '' if writers is not None or base is None else _name_owners(base)
         return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)
     action: Action = 'create' if base is None else 'change'
     if base is not None and base['metadata']['uid'] != local['metadata']['uid']:
         action = 'replace'
-    resource = references.Resource(kind.group, kind.version, kind.plural)
-    fields = []
-    theirs, ours = (
-        comparing.reduce({} if obj is None else comparing.complete(kind, obj))
-        for obj in (base, local))
-    if kind.resource == ('', 'services') and action != 'change':
-        ours = comparing.hide_addresses(ours)
-    for path, old, new in comparing.compare(theirs, ours, ()):
-        shown = [concealing.conceal_value(value, path, resource) for value in (old, new)]
-        fields.append(Field(comparing.join(path), shown[0], comparing.name_uids(shown[1], names)))
+    theirs = comparing.reduce({}) if base is None else (
+        comparing.normalize(kind, base, is_new=False))
+    ours = comparing.name_uids(
+        comparing.normalize(kind, local, is_new=action != 'change'), names)
+    fields = [make_field(kind, *found) for found in comparing.compare(theirs, ours, ())]
     of_status = [field for field in fields if re.match(r'status\b', field.path)]
     item = Item(
         places[local['metadata']['uid']], action, handlers,

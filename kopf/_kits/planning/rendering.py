@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kopf._kits.planning.plans import Field, Item, Plan
+from kopf._kits.planning.plans import Field, Item, Plan, show
 
 MAX_ALIKE = 3
 """How many objects are shown whose same fields change."""
@@ -49,28 +49,26 @@ def _render_markdown(plan: Plan) -> str:
 
 
 def _iter_details(plan: Plan) -> Iterator[str]:
-    yield from _iter_section("Would be deleted", plan.deletions)
-    yield from _iter_section("Would restart pods", [
-        item for item in plan.restarts if not item.is_deletion])
-    yield from _iter_section("Would be changed", [
-        item for item in plan.items if item.action == 'change' and not item.restarts])
-    yield from _iter_section("Would be created", [
-        item for item in plan.items if item.action == 'create'])
-    yield from _iter_section("Only the other version would do this", plan.only_old)
-    if plan.refused:
-        yield "# Would be refused by the API"
-    for refused in plan.refused:
-        yield f"! {refused.verb} {refused.place}{_by(refused.handlers)}: {refused.message}"
-    if plan.failures:
-        yield "# Failing handlers, so that the plan for these objects is incomplete"
-    for failure in plan.failures:
-        yield f"! {failure.handler} for {failure.place or 'the operator'}: {failure.message}"
-    if plan.unknown:
-        yield "# Unknown"
-    yield from (f"! {text}" for text in plan.unknown)
-    if plan.problems:
-        yield "# Errors"
-    yield from (f"! {text}" for text in plan.problems)
+    for title, items in {
+            "Would be deleted": plan.deletions,
+            "Would restart pods": [item for item in plan.restarts if not item.is_deletion],
+            "Would be changed": [
+                item for item in plan.items if item.action == 'change' and not item.restarts],
+            "Would be created": [item for item in plan.items if item.action == 'create'],
+            "Only the other version would do this": plan.only_old}.items():
+        yield from _iter_section(title, items)
+    for title, texts in {
+            "Would be refused by the API": [
+                f"{each.verb} {each.place}{_by(each.handlers)}: {each.message}"
+                for each in plan.refused],
+            "Failing handlers, so that the plan for these objects is incomplete": [
+                f"{each.handler} for {each.place or 'the operator'}: {each.message}"
+                for each in plan.failures],
+            "Unknown": plan.unknown,
+            "Errors": plan.problems}.items():
+        if texts:
+            yield f"# {title}"
+        yield from (f"! {text}" for text in texts)
 
 
 def _iter_section(title: str, items: Sequence[Item]) -> Iterator[str]:
@@ -116,14 +114,9 @@ def _get_name(field: Field) -> str:
 
 def _iter_field(field: Field) -> Iterator[str]:
     if field.old is not None:
-        yield f"-     {field.path}: {_show(field.old)}"
+        yield f"-     {field.path}: {show(field.old, size=MAX_VALUE)}"
     if field.new is not None:
-        yield f"+     {field.path}: {_show(field.new)}"
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
+        yield f"+     {field.path}: {show(field.new, size=MAX_VALUE)}"
 
 
 def _by(handlers: Sequence[str]) -> str:

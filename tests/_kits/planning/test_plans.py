@@ -95,10 +95,6 @@ def make_obj(uid, *owners, **metadata):
         'ownerReferences': [{'kind': 'X', 'name': owner, 'uid': owner} for owner in owners]}}
 
 
-def test_what_the_cluster_was_about_to_delete_is_left_out():
-    assert not plans.make_items([make_difference('orphan', make_obj('orphan', 'gone'), None)])
-
-
 def test_what_is_deleted_with_its_owner_is_kept():
     difference, _, _ = make_difference('owner', make_obj('owner'), None)
     items = plans.make_items([
