@@ -477,13 +477,11 @@ def run(
             comparing = shadows.Shadow(
                 loaded, window=shadow_window, managers=shadow_managers, share=shadow_reviews,
                 allowed=allowed)
-            sandboxing['make_upstream'] = comparing.make_upstream
         if rbac:
             settings.peering.standalone = bool(standalone)
             sandboxing['confined'] = loaded, settings, namespaces
-        with (contextlib.nullcontext() if comparing is None else comparing.reporting(),
-              _accompany(sandboxing if sandbox else None, __controls.vault) as vault,
-              contextlib.nullcontext() if comparing is None else comparing.stand()):
+        with _accompany(
+                sandboxing if sandbox else None, __controls.vault, comparing) as vault:
             running.run(
                 standalone=standalone,
                 namespaces=namespaces,
@@ -1343,12 +1341,14 @@ def _supervise(
 
 def _accompany(
         options: dict[str, Any] | None, vault: vaults.Vault | None = None,
+        shadow: Any = None,
 ) -> contextlib.AbstractContextManager[vaults.Vault | None]:
     """Serve a sandbox with these options, and yield its credentials; without it, yield others."""
     if options is None:
         return contextlib.nullcontext(vault)
     from kopf._kits import sandboxing
-    return sandboxing.accompany(**options)
+    accompany = sandboxing.accompany if shadow is None else shadow.accompany
+    return accompany(**options)
 
 
 def _describe(e: loaders.LoadingError) -> click.ClickException:

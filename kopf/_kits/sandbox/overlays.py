@@ -106,14 +106,14 @@ class Overlay:
             if local is not None and local.uid == new.uid:
                 self._rebase(item, base, new, local)
         elif item in self._bases:
-            logger.warning(f"The upstream has created {_describe(item)}, which exists here: "
-                           f"what is here stays.")
+            logger.warning(f"The upstream has created {kind.plural} {_join(new.key)}, which exists "
+                           f"here: what is here stays.")
             self._bases[item] = new
         elif local is None and self._is_lost(*item):
             self._bases[item] = new
             self._deleted.add(new.uid)
         elif local is None or _strip(local.decode()) != _strip(new.decode()):
-            self._put(kind, new.decode())
+            self._put(resource, new.decode())
 
     def lose(self, resource: Resource, key: Key) -> None:
         """Take note that an object does not exist upstream."""
@@ -134,7 +134,7 @@ class Overlay:
         if own:
             obj['metadata']['finalizers'] = own
             obj['metadata'].setdefault('deletionTimestamp', self._cluster.now())
-            self._put(self._find_kind(item[0], obj), obj)
+            self._put(item[0], obj)
         else:
             self._remove(item)
         return bool(own)
@@ -149,12 +149,12 @@ class Overlay:
         made = rebase(kind, old, new, ours)
         if after is self._bases.get(item) and reduce(made) == reduce(new):
             del self._bases[item]
-            self._put(self._kinds[item[0]], after.decode())
+            self._put(item[0], after.decode())
         elif is_released(kind, made):
             self._deleted.add(local.uid)
             self._remove(item)
         elif made != ours:
-            self._put(kind, made)
+            self._put(item[0], made)
 
     def _is_lost(self, resource: Resource, key: Key) -> bool:
         """Whether the definition or the namespace was deleted here that the object depends on."""
@@ -169,16 +169,19 @@ class Overlay:
         named = self._cluster.kinds.named(obj['apiVersion'], obj['kind'])
         return named or self._kinds[resource]
 
-    def _put(self, kind: Kind, obj: Obj) -> None:
-        """Store an object in this version, as if it had been stored long ago."""
+    def _find_any_kind(self, resource: Resource) -> Kind:
+        return self._kinds.get(resource) or self._cluster.kind(resource)
+
+    def _put(self, resource: Resource, obj: Obj) -> None:
+        """Store an object in its version, as if it had been stored long ago."""
+        kind, key = self._find_kind(resource, obj), key_of(obj)
         with self._speak():
             try:
                 self._store.put(
-                    stored_resource(kind), key_of(obj), obj,
-                    lambda stored: objects.encode_object(kind, stored))
+                    resource, key, obj, lambda stored: objects.encode_object(kind, stored))
             except APIError as e:
-                logger.warning(f"{kind.kind} {'/'.join(filter(None, key_of(obj)))} of the "
-                               f"upstream cannot be stored here: {e}")
+                logger.warning(f"{kind.kind} {_join(key)} of the upstream cannot be stored here: "
+                               f"{e}")
 
     def _remove(self, item: Item) -> None:
         with self._speak():
@@ -222,8 +225,7 @@ class Overlay:
                     'deletionTimestamp' in theirs['metadata'] if ours is None else
                     reduce(theirs) == reduce(ours)):
                 continue
-            found.append(Difference(self._kinds.get(resource) or self._cluster.kind(resource),
-                                    key, theirs, ours))
+            found.append(Difference(self._find_any_kind(resource), key, theirs, ours))
         return found
 
 
@@ -245,14 +247,11 @@ def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:
         metadata['managedFields'] = managers
     theirs, ours = (state['metadata'].get('generation', 0) for state in (new, local))
     if theirs or ours:
-        is_changed = get_content(made) != get_content(local)
+        is_changed = any(made.get(key) != local.get(key) for key in {**made, **local}
+                         if key not in ('metadata', 'status'))
         metadata['generation'] = max(theirs, ours + is_changed)
     metadata['resourceVersion'] = local['metadata']['resourceVersion']
     return made
-
-
-def get_content(obj: Obj) -> Obj:
-    return {key: value for key, value in obj.items() if key not in ('metadata', 'status')}
 
 
 def _strip(obj: Obj, *fields: str) -> Obj:
@@ -266,6 +265,5 @@ def reduce(obj: Obj) -> Obj:
     return _strip(obj, 'managedFields', 'generation')
 
 
-def _describe(item: Item) -> str:
-    (_, plural), key = item
-    return f"{plural} {'/'.join(filter(None, key))}"
+def _join(key: Key) -> str:
+    return '/'.join(filter(None, key))

@@ -8,8 +8,6 @@ import contextlib
 import contextvars
 import json
 import logging
-import os
-import pathlib
 import random
 import urllib.parse
 import uuid
@@ -17,13 +15,14 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mappi
 from typing import Any
 
 import click
-import yaml
 
-from kopf._cogs.clients import patching
+from kopf._cogs.clients import patching, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import ids, references, reviews
+from kopf._cogs.logins import kubeconfigs
+from kopf._cogs.structs import ids, reviews
 from kopf._core.engines.admission import questions
 from kopf._core.intents import causes, handlers, registries
+from kopf._kits import sandboxing
 from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
 from kopf._kits.sandbox import admission, handling, requests
 from kopf._kits.sandbox.cluster import Cluster
@@ -76,18 +75,17 @@ class Shadow(attribution.Attribution):
         return _Upstream(self, *args, **kwargs)
 
     @contextlib.contextmanager
-    def stand(self) -> Iterator[None]:
-        """Guard the handlers during the block, in which the sandbox runs."""
-        config = yaml.safe_load(pathlib.Path(os.environ['KUBECONFIG']).read_text('utf-8'))
-        address = urllib.parse.urlsplit(config['clusters'][0]['cluster']['server'])
-        self.guard.port = address.port or 0
-        with self.guard.stand():
-            yield
-
-    @contextlib.contextmanager
-    def reporting(self) -> Iterator[None]:
-        """After the block, print the differences, and what handlers were not allowed to do."""
-        yield
+    def accompany(self, **options: Any) -> Iterator[vaults.Vault]:
+        """
+        Run the sandbox for the block, in which the handlers are guarded, and yield its credentials.
+        After it, print the differences, and what handlers were not allowed to do.
+        """
+        with sandboxing.accompany(make_upstream=self.make_upstream, **options) as vault:
+            found = kubeconfigs.login_with_kubeconfig()
+            assert found is not None
+            self.guard.port = urllib.parse.urlsplit(found.server).port or 0
+            with self.guard.stand():
+                yield vault
         total = sum(self.counts.values())
         for difference in self.latest:
             click.echo(f"! {difference}")
@@ -136,11 +134,6 @@ class Shadow(attribution.Attribution):
             if (refused.place, refused.verb) not in self.refused:
                 logger.warning(_describe(refused))
             self.refused[refused.place, refused.verb] = refused
-
-    def make_overlay(self, cluster: Cluster) -> twins.Twins:
-        return twins.Twins(
-            cluster, window=self.window, managers=self._managers, is_handled=self._is_handled,
-            find_writers=self._find_writers, tell=self.tell, review=self._review)
 
     def _is_handled(self, kind: Kind) -> bool:
         return _is_for(
@@ -196,8 +189,7 @@ class Shadow(attribution.Attribution):
         elif response.get('patch'):
             paths = sorted({op['path'] for op in json.loads(base64.b64decode(response['patch']))})
             notes.append(f"the {payload['operation']} would be changed: {', '.join(paths)}")
-        place = plans.Place(
-            comparing.name_resource(kind), payload.get('namespace') or '', payload['name'])
+        place = plans.locate(kind, payload.get('namespace') or '', payload['name'])
         if notes:
             self.tell(verdicts.Difference('refused', kind.kind.lower(), place, notes=notes))
 
@@ -210,7 +202,10 @@ class _Upstream(Upstream):
         self._shadow = shadow
 
     def _make_overlay(self, cluster: Cluster) -> Overlay:
-        self._twins = self._shadow.make_overlay(cluster)
+        shadow = self._shadow
+        self._twins = twins.Twins(
+            cluster, window=shadow.window, managers=shadow._managers, is_handled=shadow._is_handled,
+            find_writers=shadow._find_writers, tell=shadow.tell, review=shadow._review)
         return self._twins
 
     async def start(self, cluster: Cluster) -> None:
@@ -230,9 +225,7 @@ def _describe(refused: plans.Refused) -> str:
 
 
 def _is_for(known: Iterable[handlers.ResourceHandler], kind: Kind) -> bool:
-    resource = references.Resource(
-        kind.group, kind.version, kind.plural, kind=kind.kind, namespaced=kind.namespaced,
-        preferred=True)
+    resource = kind.as_resource()
     return any(handler.selector is not None and handler.selector.check(resource)
                for handler in known)
 

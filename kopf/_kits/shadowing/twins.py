@@ -85,9 +85,7 @@ class Twins(overlays.Overlay):
             self._deleted.add(change.new.uid)
         if _is_apart(change.resource):
             return
-        twin = self._twins.get(item)
-        if twin is None:
-            twin = self._twins[item] = Twin(change.old)
+        twin = self._twins.setdefault(item, Twin(change.old))
         twin.writers |= dict.fromkeys(self._find_writers())
         if change.type == 'ADDED':
             self._name(item, change.new)
@@ -144,9 +142,7 @@ class Twins(overlays.Overlay):
         if overlays.reduce(theirs) == overlays.reduce(obj) and twin is None:
             super().accept(kind, new)
         else:
-            if twin is None:
-                twin = self._twins[item] = Twin(old)
-                self._bases.setdefault(item, old)
+            twin = twin or self._touch(item, old)
             twin.real = new
             if 'deletionTimestamp' in obj['metadata'] and (
                     'deletionTimestamp' not in before['metadata']):
@@ -169,9 +165,7 @@ class Twins(overlays.Overlay):
         obj = old.decode()
         finalizers = obj['metadata'].get('finalizers') or ()
         is_ended = 'deletionTimestamp' in obj['metadata'] and any(map(_is_of_kopf, finalizers))
-        if twin is None:
-            twin = self._twins[item] = Twin(old)
-            self._bases.setdefault(item, old)
+        twin = twin or self._touch(item, old)
         twin.real, twin.last = None, old
         if 'deletionTimestamp' not in obj['metadata']:
             self._note_deletion(item, twin, old)
@@ -184,6 +178,12 @@ class Twins(overlays.Overlay):
         for other, each in list(self._twins.items()):
             if each.last is not None and other != item:
                 self._look(other)  # its owner can be this one
+
+    def _touch(self, item: overlays.Item, entry: Entry) -> Twin:
+        """Keep both sides of an object apart from now on; until now, both are like this."""
+        self._bases.setdefault(item, entry)
+        self._twins[item] = Twin(entry)
+        return self._twins[item]
 
     def _undo(self, kind: Kind, old: Entry, new: Entry) -> Obj:
         """Make the new state without what production has done."""
@@ -261,23 +261,21 @@ class Twins(overlays.Overlay):
         for item, twin in list(self._twins.items()):
             self._judge(item, twin, patience=1)
 
-    def _compare(self, item: overlays.Item) -> dict[comparing.Path, verdicts.Finding]:
+    def _compare(self, item: overlays.Item) -> verdicts.Findings:
         twin, local = self._twins[item], self._store.get(*item)
         try:
-            kind = self._find_any_kind(item)
+            kind = self._find_any_kind(item[0])
             base, real, ours = (None if entry is None else self._cluster.load(kind, entry)
                                 for entry in (self._bases.get(item), twin.real, local))
         except (NotFound, objects.Pending):
             return {}
         return verdicts.compare(kind, base, real, ours, self._names)
 
-    def _report(
-            self, item: overlays.Item, found: dict[comparing.Path, verdicts.Finding],
-    ) -> None:
-        kind = self._find_any_kind(item) if found else None
-        if kind is not None:
+    def _report(self, item: overlays.Item, found: verdicts.Findings) -> None:
+        if found:
+            kind = self._find_any_kind(item[0])
             for difference in verdicts.describe(
-                    kind, _locate(kind, item), found.items(), self._twins[item].writers):
+                    kind, plans.locate(kind, *item[1]), found, self._twins[item].writers):
                 self._tell(difference)
 
     def _align(self, item: overlays.Item, twin: Twin) -> None:
@@ -289,14 +287,11 @@ class Twins(overlays.Overlay):
             obj = twin.real.decode()
             if local is not None:
                 obj['metadata']['uid'] = local.uid
-            self._put(self._find_kind(item[0], obj), obj)
+            self._put(item[0], obj)
         elif local is not None:
             self._remove(item)
 
-    def _match(
-            self, item: overlays.Item, twin: Twin,
-            found: dict[comparing.Path, verdicts.Finding],
-    ) -> bool:
+    def _match(self, item: overlays.Item, twin: Twin, found: verdicts.Findings) -> bool:
         """Find the counterpart of an object with a generated name, and compare them no more."""
         entry = twin.real or self._store.get(*item)
         prefix = None if entry is None or WHOLE not in found or self._bases.get(item) else (
@@ -307,7 +302,7 @@ class Twins(overlays.Overlay):
             pair = [twin.real or each.real, self._store.get(*item) or self._store.get(*other)]
             if (twin.real is None) == (each.real is None) or None in pair:
                 continue
-            kind = self._find_any_kind(item)
+            kind = self._find_any_kind(item[0])
             real, ours = (self._cluster.load(kind, each) for each in pair if each is not None)
             if prefix == real['metadata'].get('generateName') == (
                     ours['metadata'].get('generateName')) and (
@@ -369,7 +364,7 @@ class Twins(overlays.Overlay):
 
     def _note_cycle(self, item: overlays.Item, before: Obj | None, obj: Obj) -> None:
         """Note that others have changed an object, or that production has (if it was before)."""
-        if self._is_handled(self._find_any_kind(item)):
+        if self._is_handled(self._find_any_kind(item[0])):
             opened, closed = self._cycles.get(item, (float('-inf'), float('-inf')))
             if before is None:
                 self._cycles[item] = self._now(), float('inf')
@@ -405,11 +400,11 @@ class Twins(overlays.Overlay):
 
     def _is_in_scope(self, item: overlays.Item, twin: Twin) -> bool:
         """Whether the object is of this operator: it can be of another one with Kopf."""
-        if twin.writers or self._is_handled(self._find_any_kind(item)):
+        if twin.writers or self._is_handled(self._find_any_kind(item[0])):
             return True
         entry = twin.real or twin.last
         return entry is not None and any(
-            self._is_handled(self._find_any_kind(owner)) or (
+            self._is_handled(self._find_any_kind(owner[0])) or (
                 (other := self._twins.get(owner)) is not None
                 and self._is_in_scope(owner, other))
             for owner, _ in self._iter_owners(item, entry))
@@ -432,10 +427,7 @@ class Twins(overlays.Overlay):
 
     def _name(self, item: overlays.Item, entry: Entry) -> None:
         """Remember what the uid of a new object stands for: it has another one on either side."""
-        self._names[entry.uid] = f"(uid of {_locate(self._find_any_kind(item), item)})"
-
-    def _find_any_kind(self, item: overlays.Item) -> Kind:
-        return self._kinds.get(item[0]) or self._cluster.kind(item[0])
+        self._names[entry.uid] = f"(uid of {plans.locate(self._find_any_kind(item[0]), *item[1])})"
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
@@ -460,7 +452,3 @@ def _get_handled(obj: Obj) -> Collection[str]:
     annotations = obj['metadata'].get('annotations') or {}
     return {value for key, value in annotations.items()
             if key.endswith('/last-handled-configuration')}
-
-
-def _locate(kind: Kind, item: overlays.Item) -> plans.Place:
-    return plans.Place(comparing.name_resource(kind), *item[1])

@@ -6,10 +6,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from kopf._cogs.structs import concealing, references
 from kopf._core.actions import essences
 from kopf._kits.planning import comparing
-from kopf._kits.planning.plans import Field, Place
+from kopf._kits.planning.plans import Field, Place, make_field, show
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.statuses import Obj
 from kopf._kits.testing import snapshots
@@ -41,6 +40,9 @@ class Finding:
     note: str = ''
 
 
+Findings = Mapping[comparing.Path, Finding]
+
+
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """
@@ -60,8 +62,8 @@ class Difference:
 
     def __str__(self) -> str:
         parts = [*self.notes, *(
-            f"{field.path}: {_show(field.old)} in production, {_show(field.new)} here"
-            for field in self.fields)]
+            f"{field.path}: {show(field.old, size=MAX_VALUE)} in production, "
+            f"{show(field.new, size=MAX_VALUE)} here" for field in self.fields)]
         by = f" (by {', '.join(self.handlers)})" if self.handlers else ''
         return f"{self.category}: {self.place}: {'; '.join(parts)}{by}"
 
@@ -69,7 +71,7 @@ class Difference:
 def compare(
         kind: Kind, base: Obj | None, real: Obj | None, local: Obj | None,
         names: Mapping[str, str],
-) -> dict[comparing.Path, Finding]:
+) -> Findings:
     """
     Find the fields that differ between the object in production and the local one.
 
@@ -94,20 +96,16 @@ def compare(
 
 
 def describe(
-        kind: Kind, place: Place, findings: Iterable[tuple[comparing.Path, Finding]],
-        handlers: Collection[str],
+        kind: Kind, place: Place, findings: Findings, handlers: Collection[str],
 ) -> list[Difference]:
     """Make the differences of an object: one of each category."""
-    resource = references.Resource(kind.group, kind.version, kind.plural)
     grouped: dict[Category, list[tuple[comparing.Path, Finding]]] = {}
-    for path, finding in findings:
+    for path, finding in findings.items():
         grouped.setdefault(finding.category, []).append((path, finding))
     return [
         Difference(
             category, kind.kind.lower(), place, sorted(handlers) if category != 'missing' else (),
-            [Field(comparing.join(path), *(
-                concealing.conceal_value(value, path, resource)
-                for value in (finding.theirs, finding.ours)))
+            [make_field(kind, path, finding.theirs, finding.ours)
              for path, finding in grouped[category] if not finding.note],
             [finding.note for _, finding in grouped[category] if finding.note])
         for category in CATEGORIES if category in grouped]
@@ -117,9 +115,7 @@ def _normalize(kind: Kind, obj: Obj, names: Mapping[str, str], *, is_new: bool) 
     """Leave out what the operators keep for themselves, and what differs by itself."""
     if not obj:
         return {}
-    made = comparing.reduce(comparing.complete(kind, obj))
-    if kind.resource == ('', 'services') and is_new:
-        made = comparing.hide_addresses(made)
+    made = comparing.normalize(kind, obj, is_new=is_new)
     metadata = obj['metadata']
     made['metadata'] |= {
         'labels': {key: value for key, value in (metadata.get('labels') or {}).items()
@@ -135,8 +131,3 @@ def _normalize(kind: Kind, obj: Obj, names: Mapping[str, str], *, is_new: bool) 
 def _touches(path: comparing.Path, others: Iterable[comparing.Path]) -> bool:
     """Whether any of the paths is the path, or is a part of it, or the other way around."""
     return any(path[:len(other)] == other[:len(path)] for other in others)
-
-
-def _show(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}…"
