@@ -12,8 +12,7 @@ def compose(*, reason: str, until: str | None, deletion: str, now: datetime.date
 
     :raises ValueError: if the time is none, or is over, or if the reason reads as something else.
     """
-    parts = [reason] if reason else [] if until or deletion == 'allow' else ['true']
-    wanted = pauses.Pause(reason, allows_deletion=deletion == 'allow')
+    end, parts = None, [reason] if reason else []
     if until is not None:
         try:
             end = pauses.parse_time(until)
@@ -23,10 +22,10 @@ def compose(*, reason: str, until: str | None, deletion: str, now: datetime.date
         if end <= now:
             raise ValueError(f"--until={until} is in the past: it is {end}.")
         parts.append(f'until={end.isoformat()}')
-        wanted = wanted._replace(until=end)
-    if wanted.allows_deletion:
+    if deletion == 'allow':
         parts.append('deletion=allow')
-    text = '; '.join(parts)
+    text = '; '.join(parts) or 'true'
+    wanted = pauses.Pause(reason, end, allows_deletion=deletion == 'allow')
     if pauses.parse(text) != wanted or text.strip().lower() == pauses.NO:
         raise ValueError(f"The reason {reason!r} would be read as something else. Use other words.")
     return text

@@ -101,16 +101,13 @@ class Twins(overlays.Overlay):
 
     def accept(self, kind: Kind, new: Entry) -> None:
         resource = stored_resource(kind)
-        item = resource, new.key
-        if _is_apart(resource):
-            super().accept(kind, new)
-            return
-        obj = new.decode()
+        item, obj = (resource, new.key), new.decode()
         if self._is_handled(kind):
             self._find_managers(obj)
         twin, old = self._twins.get(item), self._get_real(item)
-        if twin is None and self._listed.isdisjoint([(resource, ''), (resource, new.key[0])]):
-            super().accept(kind, new)  # what production has done before is no news
+        is_news = not self._listed.isdisjoint([(resource, ''), (resource, new.key[0])])
+        if _is_apart(resource) or (twin is None and not is_news):  # it was there before
+            super().accept(kind, new)
             return
         if old is not None and old.uid != new.uid:
             self._forget(item)  # it was created again
