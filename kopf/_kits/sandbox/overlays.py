@@ -164,13 +164,11 @@ class Overlay:
             (base := self._bases.get(item)) is not None and base.uid in self._deleted
             and self._store.get(*item) is None for item in needed)
 
-    def _find_kind(self, resource: Resource, obj: Obj) -> Kind:
-        """The kind with the version in which the object is stored."""
-        named = self._cluster.kinds.named(obj['apiVersion'], obj['kind'])
-        return named or self._kinds[resource]
-
-    def _find_any_kind(self, resource: Resource) -> Kind:
-        return self._kinds.get(resource) or self._cluster.kind(resource)
+    def _find_kind(self, resource: Resource, obj: Obj | None = None) -> Kind:
+        """The kind with the version of the object, or else with that of the upstream."""
+        named = None if obj is None else (
+            self._cluster.kinds.named(obj['apiVersion'], obj['kind']))
+        return named or self._kinds.get(resource) or self._cluster.kind(resource)
 
     def _put(self, resource: Resource, obj: Obj) -> None:
         """Store an object in its version, as if it had been stored long ago."""
@@ -225,7 +223,7 @@ class Overlay:
                     'deletionTimestamp' in theirs['metadata'] if ours is None else
                     reduce(theirs) == reduce(ours)):
                 continue
-            found.append(Difference(self._find_any_kind(resource), key, theirs, ours))
+            found.append(Difference(self._find_kind(resource), key, theirs, ours))
         return found
 
 

@@ -32,8 +32,7 @@ def undo(schema: nodes.Schema | None, old: Obj, new: Obj, is_own: IsOwn) -> Obj:
     entries = [] if not before else _find_left(old, new, before, after, is_own)
     entries += (
         entry for entry in _get_entries(new) if not is_own(entry.get('manager', '')))
-    made['metadata'] = {**made['metadata'], 'managedFields': entries}
-    return made
+    return {**made, 'metadata': {**made['metadata'], 'managedFields': entries}}
 
 
 def _find_left(

@@ -67,7 +67,6 @@ class Shadow(attribution.Attribution):
         self._managers = {patching.FIELD_MANAGER, *managers}
         self._share = share
         self._ask: tuple[reviews.WebhookFn, asyncio.AbstractEventLoop] | None = None
-        self._reviewing: set[asyncio.Task[None]] = set()
         registry.append(handlers.ActivityHandler(
             id=ids.HandlerId('kopf-shadow'), fn=self._isolate, activity=causes.Activity.STARTUP))
 
@@ -86,16 +85,15 @@ class Shadow(attribution.Attribution):
             self.guard.port = urllib.parse.urlsplit(found.server).port or 0
             with self.guard.stand():
                 yield vault
-        total = sum(self.counts.values())
         for difference in self.latest:
             click.echo(f"! {difference}")
         for refused in self.refused.values():
             click.echo(f"! {_describe(refused)}")
         for what, names in self.guard.attempts:
             click.echo(f"! Refused: {what}, by {names or '?'}")
-        click.echo(f"Differences from production: {total or 'none'}" + ''.join(
-            f"{', ' if number else ' ('}{count} {category}" for number, (category, count) in
-            enumerate(self._summarize().items())) + (")." if total else "."))
+        counts = ', '.join(f"{count} {category}" for category, count in self._summarize().items())
+        click.echo("Differences from production: " + (
+            f"{sum(self.counts.values())} ({counts})." if counts else "none."))
 
     def describe(self) -> Mapping[str, Any]:
         """Describe the differences, without values."""

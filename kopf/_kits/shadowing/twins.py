@@ -131,7 +131,8 @@ class Twins(overlays.Overlay):
                 self._note_cycle(item, None, obj)
                 self._review(kind, None, obj)
             return
-        before, theirs = old.decode(), self._undo(kind, old, new)
+        before = old.decode()
+        theirs = self._undo(kind, before, obj)
         if self._is_child(before) and 'deletionTimestamp' not in before['metadata']:
             for field in ('deletionTimestamp', 'deletionGracePeriodSeconds'):
                 theirs['metadata'].pop(field, None)
@@ -182,10 +183,9 @@ class Twins(overlays.Overlay):
         self._twins[item] = Twin(entry)
         return self._twins[item]
 
-    def _undo(self, kind: Kind, old: Entry, new: Entry) -> Obj:
+    def _undo(self, kind: Kind, old: Obj, new: Obj) -> Obj:
         """Make the new state without what production has done."""
-        made = evidence.undo(
-            schemas.typed_schema_of(kind), old.decode(), new.decode(), self._is_own)
+        made = evidence.undo(schemas.typed_schema_of(kind), old, new, self._is_own)
         made['metadata'].pop('generation', None)  # it counts what production has done, too
         return made
 
@@ -203,7 +203,7 @@ class Twins(overlays.Overlay):
         """Do to the new object what others have done to its counterpart before."""
         if twin.real is not None and twin.first is not None and self._twins.get(item) is twin:
             kind = self._kinds[item[0]]
-            made = self._undo(kind, twin.first, twin.real)
+            made = self._undo(kind, twin.first.decode(), twin.real.decode())
             self._follow(item, twin.first, overlays.make_entry(kind, made))
             twin.first = None
             self._look(item)
@@ -261,7 +261,7 @@ class Twins(overlays.Overlay):
     def _compare(self, item: overlays.Item) -> verdicts.Findings:
         twin, local = self._twins[item], self._store.get(*item)
         try:
-            kind = self._find_any_kind(item[0])
+            kind = self._find_kind(item[0])
             base, real, ours = (None if entry is None else self._cluster.load(kind, entry)
                                 for entry in (self._bases.get(item), twin.real, local))
         except (NotFound, objects.Pending):
@@ -270,7 +270,7 @@ class Twins(overlays.Overlay):
 
     def _report(self, item: overlays.Item, found: verdicts.Findings) -> None:
         if found:
-            kind = self._find_any_kind(item[0])
+            kind = self._find_kind(item[0])
             for difference in verdicts.describe(
                     kind, plans.locate(kind, *item[1]), found, self._twins[item].writers):
                 self._tell(difference)
@@ -299,7 +299,7 @@ class Twins(overlays.Overlay):
             pair = [twin.real or each.real, self._store.get(*item) or self._store.get(*other)]
             if (twin.real is None) == (each.real is None) or None in pair:
                 continue
-            kind = self._find_any_kind(item[0])
+            kind = self._find_kind(item[0])
             real, ours = (self._cluster.load(kind, each) for each in pair if each is not None)
             if prefix == real['metadata'].get('generateName') == (
                     ours['metadata'].get('generateName')) and (
@@ -361,7 +361,7 @@ class Twins(overlays.Overlay):
 
     def _note_cycle(self, item: overlays.Item, before: Obj | None, obj: Obj) -> None:
         """Note that others have changed an object, or that production has (if it was before)."""
-        if self._is_handled(self._find_any_kind(item[0])):
+        if self._is_handled(self._find_kind(item[0])):
             opened, closed = self._cycles.get(item, (float('-inf'), float('-inf')))
             if before is None:
                 self._cycles[item] = self._now(), float('inf')
@@ -397,11 +397,11 @@ class Twins(overlays.Overlay):
 
     def _is_in_scope(self, item: overlays.Item, twin: Twin) -> bool:
         """Whether the object is of this operator: it can be of another one with Kopf."""
-        if twin.writers or self._is_handled(self._find_any_kind(item[0])):
+        if twin.writers or self._is_handled(self._find_kind(item[0])):
             return True
         entry = twin.real or twin.last
         return entry is not None and any(
-            self._is_handled(self._find_any_kind(owner[0])) or (
+            self._is_handled(self._find_kind(owner[0])) or (
                 (other := self._twins.get(owner)) is not None
                 and self._is_in_scope(owner, other))
             for owner, _ in self._iter_owners(item, entry))
@@ -424,7 +424,7 @@ class Twins(overlays.Overlay):
 
     def _name(self, item: overlays.Item, entry: Entry) -> None:
         """Remember what the uid of a new object stands for: it has another one on either side."""
-        self._names[entry.uid] = f"(uid of {plans.locate(self._find_any_kind(item[0]), *item[1])})"
+        self._names[entry.uid] = f"(uid of {plans.locate(self._find_kind(item[0]), *item[1])})"
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
