@@ -7,7 +7,7 @@ import datetime
 import os
 import pathlib
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kopf._cogs.clients import vaults
@@ -99,13 +99,15 @@ def plan(
             registry, *others = [_load(each) for each in (sources, against) if each]
         if origin is None and context is None:
             origin = asyncio.run(_log_in(registry))
-        upstream = _mirror(origin, [registry, *others], context)
+        upstream = Upstream(origin, context=context, follow=False, selectors=[
+            selector for each in (registry, *others) for selector in each.get_selectors()])
         try:
             if not others:
                 return _describe(rehearse(registry, upstream), upstream)
             with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # the state is the same
-                old, new = (_describe(rehearse(each, _mirror(frozen.credentials, [])), upstream)
-                            for each in (*others, registry))
+                old, new = (_describe(rehearse(each, Upstream(
+                    frozen.credentials, follow=False, selectors=[])), upstream)
+                    for each in (*others, registry))
             return new.without(old)
         except APIError as e:
             raise PlanError(str(e)) from e
@@ -116,16 +118,6 @@ def _load(sources: Sequence[runs.Source]) -> registries.OperatorRegistry:
     if registry.is_empty:
         raise PlanError(f"There are no handlers in {', '.join(map(str, sources))}.")
     return registry
-
-
-def _mirror(
-        origin: credentials.Credentials | vaults.Vault | None,
-        users: Collection[registries.OperatorRegistry], context: str | None = None,
-) -> Upstream:
-    """Mirror a cluster, and warn only of the kinds that these handlers use."""
-    upstream = Upstream(origin, context=context, follow=False)
-    upstream._selectors = [selector for each in users for selector in each.get_selectors()]
-    return upstream
 
 
 async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credentials:

@@ -68,9 +68,11 @@ class Upstream(Origin):
             *,
             context: str | None = None,
             follow: bool = True,
+            selectors: Collection[references.Selector] | None = None,
     ) -> None:
+        """With ``selectors``, only of these resources the versions are missed."""
         super().__init__()
-        self._selectors: Collection[references.Selector] | None = None
+        self._selectors = selectors
         self.requests: collections.Counter[str] = collections.Counter()
         """The number of requests to the cluster by verbs: ``get``, ``list``, ``watch``."""
         self._link = _Link(_make_vault(origin, context), self.requests, follow=follow)
