@@ -9,6 +9,7 @@ import hashlib
 import json
 import random
 import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -58,44 +59,37 @@ class Declaration(Protocol):
         """What is possible with the functions that are declared."""
 
 
+@dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
 class Notes(gates.Caller):
     """What this process knows of one thing; the next one does not, and need not."""
-    __slots__ = (
-        'announced', 'checked', 'digest', 'due', 'ended', 'erased', 'is_asked', 'is_refused', 'key',
-        'observed', 'observed_at', 'observed_key', 'pace', 'problem', 'seen', 'settles', 'uid',
-        'unwritten', 'updated')
-
-    def __init__(self, uid: str, wake: Callable[[], None]) -> None:
-        super().__init__(wake)
-        self.uid = uid
-        self.digest: str | None = None
-        self.checked: str | None = None
-        """The digest of what the last observation was compared to."""
-        self.due: float | None = None
-        """When it is observed next (monotonic time); None if that is not decided yet."""
-        self.observed: Any = UNSEEN
-        self.observed_key: records.Key | None = None
-        self.observed_at = float('-inf')
-        self.pace = 0.0
-        """The interval (seconds) until the next observation."""
-        self.seen: int | None = None
-        """A digest of the last observation, and of what was desired then."""
-        self.is_asked = False
-        """Whether somebody has asked to observe it now."""
-        self.announced: tuple[str | None, int] | None = None
-        """The token and the number of the call that creates, which is not made yet."""
-        self.is_refused = False
-        self.erased: records.Key | None = None
-        """What was deleted, if the system was not asked since whether it is gone."""
-        self.ended: datetime.datetime | None = None
-        self.unwritten: tuple[str | None, records.Key] | None = None
-        """The key that is known, and not on the object yet, with its token."""
-        self.key: records.Key | None = None
-        self.updated: str | None = None
-        self.settles = float('-inf')
-        """Until when the system can deny the update."""
-        self.problem: str | None = None
-        """The last failure that was logged."""
+    digest: str | None = None
+    """The digest of what is desired."""
+    checked: str | None = None
+    """The digest of what the last observation was compared to."""
+    due: float | None = None
+    """When it is observed next (monotonic time); None if that is not decided yet."""
+    observed: Any = UNSEEN
+    observed_key: records.Key | None = None
+    observed_at: float = float('-inf')
+    pace: float = 0.0
+    """The interval (seconds) until the next observation."""
+    seen: int | None = None
+    """A digest of the last observation, and of what was desired then."""
+    is_asked: bool = False
+    """Whether somebody has asked to observe it now."""
+    announced: tuple[str | None, int] | None = None
+    """The token and the number of the call that creates, which is not made yet."""
+    is_refused: bool = False
+    erased: records.Key | None = None
+    """What was deleted, if the system was not asked since whether it is gone."""
+    ended: datetime.datetime | None = None
+    unwritten: tuple[str | None, records.Key] | None = None
+    """The key that is known, and not on the object yet, with its token."""
+    updated: str | None = None
+    settles: float = float('-inf')
+    """Until when the system can deny the update."""
+    problem: str | None = None
+    """The last failure that was logged."""
 
     def distrust(self) -> None:
         """Observe again before anything else is done."""
@@ -105,6 +99,9 @@ class Notes(gates.Caller):
         """Forget what a call of the former record has brought."""
         self.is_refused = False
         self.ended, self.erased, self.observed, self.updated = None, None, UNSEEN, None
+
+
+Members = weakref.WeakValueDictionary[Any, Notes]
 
 
 class Driver(hub.Driver):
@@ -117,23 +114,20 @@ class Driver(hub.Driver):
         self.loop = asyncio.get_running_loop()
         self.gates: dict[Any, gates.Gate] = {}
         """By the keys of ``limit_key=``."""
-        self.members: dict[str, Notes] = {}
-        self.keys: dict[records.Key, Notes] = {}
+        self.members: Members = weakref.WeakValueDictionary()
+        """By the uids of the objects, for as long as these are handled."""
+        self.keys: Members = weakref.WeakValueDictionary()
         self.drifts = 0
         self.id = uuid.uuid4().hex[:8]
         """Whose announcements are one's own, and not of another process."""
 
     def join(self, uid: str, wake: Callable[[], None]) -> Notes:
-        self.members[uid] = notes = Notes(uid, wake)
+        self.members[uid] = notes = Notes(wake)
         return notes
 
     def leave(self, notes: Notes) -> None:
-        if self.members.get(notes.uid) is notes:
-            del self.members[notes.uid]
         for gate in self.gates.values():
             gate.forget(notes)
-        if notes.key is not None and self.keys.get(notes.key) is notes:
-            del self.keys[notes.key]
 
     def describe(self) -> hub.State:
         opened = list(self.gates.values())
@@ -149,26 +143,26 @@ class Driver(hub.Driver):
                 time=self.loop.time)
         return self.gates[key]
 
-    def trigger(self, notes: Notes) -> None:
-        """Observe a thing now."""
-        if not notes.is_asked:
-            notes.is_asked = True
-            notes.wake()
-
     def trigger_key(self, key: records.Key) -> None:
-        if key in self.keys:
-            self.trigger(self.keys[key])
+        """Observe the thing with this key now."""
+        _trigger(self.keys.get(key))
 
     def trigger_object(
             self, selector: references.Selector, name: tuple[str | None, str],
     ) -> None:
+        """Observe the things of the objects of this name now."""
         for member in self.hub.find(name):
-            uid = member.host.uid
-            if uid in self.members and selector.select([member.host.resource]):
-                self.trigger(self.members[uid])
+            if selector.select([member.host.resource]):
+                _trigger(self.members.get(member.host.uid))
 
     async def drive(self, run: externals.Run, notes: Notes) -> externals.Result:
         return await Journey(self, run, notes).go()
+
+
+def _trigger(notes: Notes | None) -> None:
+    if notes is not None and not notes.is_asked:
+        notes.is_asked = True
+        notes.wake()
 
 
 class _Stop(Exception):
@@ -251,7 +245,7 @@ class Journey:
         notes, now = self.notes, self.clock.now()
         annotations: Any = raw['metadata'].get('annotations') or {}
         if record.key is not None and record.phase is Phase.KNOWN:
-            self._index(record.key)
+            self.driver.keys[record.key] = notes
         return machine.Situation(
             record=record, can=self.external.abilities, now=now.wall, token=str(uuid.uuid4()),
             desired=self.desired, digest=notes.digest,
@@ -266,14 +260,6 @@ class Journey:
             observed=notes.observed if notes.observed_key == record.subject else UNSEEN,
             is_erased=notes.erased is not None and notes.erased == record.subject,
             updated=notes.updated if now.mono < notes.settles else None)
-
-    def _index(self, key: records.Key) -> None:
-        notes, keys = self.notes, self.driver.keys
-        if notes.key != key:
-            if notes.key is not None:
-                keys.pop(notes.key, None)
-            notes.key = key
-        keys[key] = notes
 
     def _find_obstacle(
             self, raw: bodies.RawBody, annotations: Mapping[str, str],
@@ -330,7 +316,7 @@ class Journey:
         try:
             await self._write(record, step.because)
         except BaseException:
-            gate.leave(self.notes, has_failed=None, has_begun=False)
+            gate.leave(self.notes, has_failed=None)
             raise
         await self._call_within(gate, machine.Call('create'), record)
 

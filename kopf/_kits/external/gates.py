@@ -9,10 +9,8 @@ import asyncio
 import collections
 import dataclasses
 import enum
-import heapq
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 BREAKING = 5
 """After how many failures in a row a system is held for unavailable."""
@@ -25,6 +23,8 @@ MAX_PROBING = 30.0
 PATIENCE = 5.0
 """How long (seconds) somebody who was woken up has for asking again: then, the next one is."""
 
+MAX_WOKEN = 100
+"""How many are woken up at once, and have not asked again yet."""
 
 TRAVEL = 0.5
 """
@@ -72,20 +72,14 @@ class Urgency(enum.IntEnum):
     ROUTINE = 2
 
 
+@dataclasses.dataclass(eq=False, slots=True)
 class Caller:
     """Somebody who calls: one external of one object."""
-    __slots__ = ('is_safe', 'is_woken', 'place', 'travel', 'wake')
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
-        self.place: tuple[Urgency, int] | None = None
-        """Where it waits; None if it does not."""
-        self.is_woken: float | None = None
-        """When it was woken up."""
-        self.is_safe = True
-        """Whether its call can be repeated, so that it can be a probe."""
-        self.travel: asyncio.TimerHandle | None = None
-        """What counts its call, which can still be on the way to the system."""
+    wake: Callable[[], None]
+    is_safe: bool = True
+    """Whether its call can be repeated, so that it can be a probe."""
+    travel: asyncio.TimerHandle | None = None
+    """What counts its call, which can still be on the way to the system."""
 
 
 class Gate:
@@ -99,33 +93,32 @@ class Gate:
         self._rate = rate
         self._get_share = get_share
         self._time = time
-        self._numbers = itertools.count()
-        self._queue: list[tuple[Urgency, int, Caller]] = []
+        self._queues: Sequence[dict[Caller, float | None]] = [{} for _ in Urgency]
+        """Who waits, in this order, for each urgency; and when they were woken up."""
         self._counted: collections.deque[float] = collections.deque()
         """When the latest calls have reached the system at the latest."""
-        self._entered = 0
-        """How many are let in whose calls have not reached the system yet for certain."""
+        self._entered: set[Caller] = set()
+        """Those that are let in whose calls have not reached the system yet for certain."""
         self._running = 0
         self._held = -math.inf
         """Until when the system wants no calls."""
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._probing = PROBING
-        self.broken_since: float | None = None
-        """Since when the system is held for unavailable."""
         self.breaks = 0
 
     def __len__(self) -> int:
-        return sum(caller.place == (urgency, number) for urgency, number, caller in self._queue)
+        return sum(map(len, self._queues))
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the system is held for unavailable."""
+        return self._failures >= BREAKING
 
     @property
     def is_closed(self) -> bool:
         """Whether the system is unavailable, or wants no calls for a while."""
         return self.is_broken or self._held > self._time()
-
-    @property
-    def is_broken(self) -> bool:
-        return self.broken_since is not None
 
     # Who may call.
 
@@ -134,22 +127,24 @@ class Gate:
         Ask for a call; false if it must wait, and is woken up. Else, `begin` and `leave` must
         follow, or only `leave` if there is no call.
         """
-        now, caller.is_safe = self._time(), is_safe
-        is_next = caller.is_woken is not None or self._is_first(urgency)
-        if is_next and self._find_time(now) <= now and self._has_room():
+        caller.is_safe = is_safe
+        is_next = any(queue.get(caller) is not None for queue in self._queues) or (
+            not any(self._queues[:urgency + 1]))
+        if is_next and self._measure()[1] <= self._time():
             self.forget(caller)
             self._running += 1
-            self._entered += 1
+            self._entered.add(caller)
             return True
         self.wait(caller, urgency)
         return False
 
     def wait(self, caller: Caller, urgency: Urgency) -> None:
         """Queue somebody, who is woken up when there is room."""
-        if caller.place is None or urgency < caller.place[0]:
-            caller.place = urgency, next(self._numbers)
-            heapq.heappush(self._queue, (*caller.place, caller))
-        caller.is_woken = None
+        place = next(
+            (queue for queue in self._queues[:urgency] if caller in queue), self._queues[urgency])
+        place[caller] = None
+        for queue in self._queues[urgency + 1:]:
+            queue.pop(caller, None)
         self._arm()
 
     def begin(self, caller: Caller) -> None:
@@ -158,86 +153,69 @@ class Gate:
 
     def _count(self, caller: Caller) -> None:
         caller.travel = None
-        self._entered -= 1
+        self._entered.discard(caller)
         if self._rate is not None:
             self._counted.append(self._time())
         self._arm()
 
     def leave(
-            self, caller: Caller, *, has_failed: bool | None, has_begun: bool = True,
-            until: float | None = None,
+            self, caller: Caller, *, has_failed: bool | None, until: float | None = None,
     ) -> bool | None:
         """
         Note the end of a call: whether the system has failed, or None if that is not known; and
         until when it wants no calls. Return whether it is news that it is away, or that it is back.
         """
-        now, news = self._time(), None
+        was_broken = self.is_broken
+        has_begun = caller.travel is not None or caller not in self._entered
         self._running -= 1
-        self._entered -= not has_begun
         if caller.travel is not None:
             caller.travel.cancel()
             self._count(caller)
-        if until is not None:
-            self._held = max(self._held, until)
-        if has_failed:
-            self._failures += 1
-            if self.broken_since is not None:
+        self._entered.discard(caller)
+        if has_failed is not None:
+            self._failures = self._failures + 1 if has_failed else 0
+        if self.is_broken and has_begun:
+            if not was_broken:
+                self._probing, self.breaks = PROBING, self.breaks + 1
+            elif has_failed:
                 self._probing = min(MAX_PROBING, self._probing * 2)
-                self._held = max(self._held, now + self._probing)
-            elif self._failures >= BREAKING:
-                self.broken_since, self._probing, news = now, PROBING, True
-                self._held = max(self._held, now + self._probing)
-                self.breaks += 1
-        elif has_failed is None:
-            if self.is_broken and has_begun:  # this was the probe
-                self._held = max(self._held, now + self._probing)
-        else:
-            self._failures = 0
-            if self.broken_since is not None:
-                self.broken_since, news = None, False
+            self._hold(self._time() + self._probing)
+        if until is not None:
+            self._hold(until)
         self._arm()
-        return news
+        return None if self.is_broken is was_broken else self.is_broken
+
+    def _hold(self, until: float) -> None:
+        self._held = max(self._held, until)
 
     def forget(self, caller: Caller) -> None:
         """Let somebody not wait any more."""
-        caller.place = caller.is_woken = None
+        for queue in self._queues:
+            queue.pop(caller, None)
 
-    def _is_first(self, urgency: Urgency) -> bool:
-        self._clean()
-        return not self._queue or urgency < self._queue[0][0]
-
-    def _clean(self) -> None:
-        while self._queue and self._queue[0][2].place != self._queue[0][:2]:
-            heapq.heappop(self._queue)
-
-    def _has_room(self) -> bool:
-        limit = None if self._rate is None else self._rate.concurrency
+    def _measure(self) -> tuple[float, float]:
+        """
+        Measure for how many calls there is room, and when the next one may begin: inf if that is
+        not before one of the others has reached the system, or has ended.
+        """
+        now, room, due, rate = self._time(), math.inf, self._held, self._rate
+        limit = None if rate is None else rate.concurrency
+        if rate is not None:
+            count, per = rate.share(self._get_share())
+            while self._counted and self._counted[0] + per <= now:
+                self._counted.popleft()
+            count -= len(self._entered)
+            room = count - len(self._counted)
+            if count <= 0:
+                due = math.inf
+            elif room <= 0:
+                due = max(due, self._counted[-count] + per)
         if self.is_broken:
             limit = 1  # one probe at a time
-        return limit is None or self._running < limit
-
-    def _find_time(self, now: float) -> float:
-        """Find when the next call may begin."""
-        if self._rate is None:
-            return self._held
-        count, per = self._rate.share(self._get_share())
-        while self._counted and self._counted[0] + per <= now:
-            self._counted.popleft()
-        room = count - self._entered
-        if room <= 0:
-            return math.inf  # until one of their calls counts
-        free = -math.inf if len(self._counted) < room else self._counted[-room] + per
-        return max(free, self._held)
-
-    def _count_room(self, now: float) -> float:
-        if self.is_broken:
-            return 1 - self._running
-        room = math.inf
-        if self._rate is not None:
-            room = self._rate.share(self._get_share())[0] - len(self._counted) - self._entered
-            if self._rate.concurrency is not None:
-                room = min(room, self._rate.concurrency - self._running)
-        return room
+        if limit is not None:
+            room = min(room, limit - self._running)
+            due = due if limit > self._running else math.inf
+        return room, due
 
     # Waking up.
 
@@ -246,35 +224,31 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._clean()
-        if not self._queue or not self._has_room():
-            return
-        delay = max(0.0, self._find_time(self._time()) - self._time())
-        if delay < math.inf:
+        _, due = self._measure()
+        if any(self._queues) and due < math.inf:
+            delay = max(0.0, due - self._time())
             self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
 
     def _wake(self) -> None:
-        self._timer = None
-        now = self._time()
-        if self._find_time(now) > now:
+        self._timer, now = None, self._time()
+        room, due = self._measure()
+        if due > now:
             self._arm()
             return
-        room, waiting = self._count_room(now), [
-            entry for entry in heapq.nsmallest(len(self._queue) if self.is_broken else 100,
-                                               self._queue)
-            if entry[2].place == entry[:2]]
+        room = min(room, MAX_WOKEN)
+        waiting = [(caller, queue) for queue in self._queues for caller in queue]
         if self.is_broken:
-            waiting.sort(key=lambda entry: not entry[2].is_safe)
-        is_left = False
-        for *_, caller in waiting:
+            waiting.sort(key=lambda place: not place[0].is_safe)
+        for caller, queue in waiting:
             if room < 1:
                 break
-            if caller.is_woken is None:
-                caller.is_woken = now
-                caller.wake()
-            elif caller.is_woken + PATIENCE < now:
-                self.forget(caller)
+            woken = queue[caller]
+            if woken is not None and woken + PATIENCE < now:
+                del queue[caller]
                 continue
-            room, is_left = room - 1, True
-        if is_left:
+            if woken is None:
+                queue[caller] = now
+                caller.wake()
+            room -= 1
+        if any(self._queues):
             self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._wake)

@@ -93,7 +93,7 @@ async def test_who_is_let_in_and_does_not_call_makes_room():
     assert gate.enter(late, Urgency.CHANGE, is_safe=True)
     other = asyncio.create_task(call(gate, calls=calls))
     await asyncio.sleep(10)
-    gate.leave(late, has_failed=None, has_begun=False)
+    gate.leave(late, has_failed=None)
     await other
     assert calls == [(10.0, Urgency.ROUTINE)]
 
