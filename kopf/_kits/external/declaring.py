@@ -2,9 +2,10 @@
 Declarations of externals: `kopf.external`, and what can be asked of them from outside.
 """
 import contextlib
+import dataclasses
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from kopf._cogs.structs import dicts, ids, references
@@ -19,7 +20,8 @@ _drivers: weakref.WeakSet[driving.Driver] = weakref.WeakSet()
 DEFAULT_RATE = gates.Rate(10, per=1.0)
 
 
-class External:
+@dataclasses.dataclass(eq=False, kw_only=True, repr=False)
+class External(driving.Declaration):
     """
     An external system: its functions are declared with the decorators of this object.
 
@@ -27,37 +29,11 @@ class External:
     ``observed``, ``desired``, ``diff``; those that are not known yet are `None`. They can be sync
     or async. See "Keep things in external systems" in the documentation.
     """
-
-    def __init__(
-            self, *, id: str, interval: float | None, max_interval: float | None,
-            limit: gates.Rate | None,
-            limit_key: Callable[..., Any] | None, after: Iterable['External | str'],
-            abilities: dict[str, Any], shown: Iterable[str], options: Mapping[str, Any],
-    ) -> None:
-        self.id = id
-        self.interval = interval
-        self.max_interval = max_interval
-        self.limit = limit
-        self.limit_key = limit_key
-        self.shown: Sequence[str] = tuple(shown)
-        self.leaders: Sequence[str] = tuple(
-            other.id if isinstance(other, External) else other for other in after)
-        self.followers: Sequence[str] = ()
-        for other in after:
-            if isinstance(other, External):
-                other.followers = (*other.followers, id)
-        self.calls: Mapping[str, handlers.CallHandler] = {}
-        self._abilities = abilities
-        self._options = options
-        self._declare('desired', lambda spec, **_: dict(spec))
+    _options: Mapping[str, Any]
+    """What the handlers of all functions have in common."""
 
     def __repr__(self) -> str:
         return f'<External {self.id!r}>'
-
-    @property
-    def abilities(self) -> machine.Abilities:
-        return machine.Abilities(
-            finds='find' in self.calls, updates='update' in self.calls, **self._abilities)
 
     def observe(self, fn: FunctionT) -> FunctionT:
         """
@@ -71,7 +47,7 @@ class External:
         Declare the function that finds a thing by the ``token`` that it was created with: it
         returns the key; or `None` if there is no such thing.
         """
-        return self._declare('find', fn)
+        return self._declare('find', fn, finds=True)
 
     def create(
             self, fn: FunctionT | None = None, *, idempotent: bool = False,
@@ -84,8 +60,7 @@ class External:
             does not create a second one. Default: no.
         """
         def decorate(fn: FunctionT) -> FunctionT:
-            self._abilities['is_idempotent'] = idempotent
-            return self._declare('create', fn)
+            return self._declare('create', fn, is_idempotent=idempotent)
         return decorate if fn is None else decorate(fn)
 
     def update(self, fn: FunctionT) -> FunctionT:
@@ -93,7 +68,7 @@ class External:
         Declare the function that changes a thing: from ``observed`` to ``desired``, whose
         difference is the ``diff``. It is called only if there is any.
         """
-        return self._declare('update', fn)
+        return self._declare('update', fn, updates=True)
 
     def delete(self, fn: FunctionT) -> FunctionT:
         """
@@ -127,9 +102,9 @@ class External:
 
         :param body: the object, as handlers get it.
         """
-        text = (body['metadata'].get('annotations') or {}).get(records.make_name(self.id))
         with contextlib.suppress(ValueError):  # the external complains
-            return None if text is None else records.decode(text).key
+            record = records.read(body, self.id)
+            return None if record is None else record.key
         return None
 
     def find_fault(self) -> str | None:
@@ -145,15 +120,14 @@ class External:
         _drivers.add(driver)
         return driver
 
-    def _declare(self, verb: str, fn: FunctionT) -> FunctionT:
+    def _declare(self, verb: str, fn: FunctionT, **abilities: Any) -> FunctionT:
+        self.abilities: machine.Abilities = dataclasses.replace(self.abilities, **abilities)
         declared: Any = self._options['declared']
-        self.calls = {**self.calls, verb: handlers.CallHandler(
+        self.calls[verb] = handlers.CallHandler(
             id=ids.HandlerId(f'{self.id}/{verb}'), fn=fn, success_level=10, failure_level=10,
-            selector=self._options['selector'], param=self._options['param'],
-            backoff=self._options['backoff'],
-            timeout=None if verb == 'desired' else self._abilities['timeout'],
+            timeout=None if verb == 'desired' else self.abilities.timeout,
             arguments=None if declared is None or (verb not in self.calls and verb == 'desired')
-            else declared.bind(fn, None, is_lasting=False))}
+            else declared.bind(fn, None, is_lasting=False), **self._options)
         return fn
 
 
@@ -267,24 +241,28 @@ def external(
     for name, collection in (('immutable', immutable), ('after', after)):
         if isinstance(collection, str):
             raise TypeError(f"{name}= must be a collection, e.g. [{collection!r}].")
-    declared = references.get_declaration(arg1)
-    selector = references.Selector(
-        arg1, arg2, arg3, group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category)
+    leaders = tuple(after)
+    options: Any = {
+        'declared': references.get_declaration(arg1),
+        'selector': references.Selector(
+            arg1, arg2, arg3, group=group, version=version, kind=kind, plural=plural,
+            singular=singular, shortcut=shortcut, category=category),
+        'param': param, 'backoff': backoff}
     made = External(
         id=id, interval=interval, max_interval=max_interval, limit=limit, limit_key=limit_key,
-        after=tuple(after), shown=shown, abilities={
-            'corrects': on_drift == 'correct', 'orphans': deletion == 'orphan',
-            'replaces': replace, 'immutable': tuple(map(dicts.parse_field, immutable)),
-            'consistency': consistency, 'timeout': timeout,
-        }, options={
-            'declared': declared, 'selector': selector, 'param': param, 'backoff': backoff})
+        leaders=[other.id if isinstance(other, External) else other for other in leaders],
+        shown=tuple(shown), abilities=machine.Abilities(
+            updates=False, corrects=on_drift == 'correct', orphans=deletion == 'orphan',
+            replaces=replace, immutable=tuple(map(dicts.parse_field, immutable)),
+            consistency=consistency, timeout=timeout), _options=options)
+    made.desired(lambda spec, **_: dict(spec))
+    for other in leaders:
+        if isinstance(other, External):
+            other.followers = (*other.followers, id)
     target = registries.get_default_registry() if registry is None else registry
     target.append(handlers.ExternalHandler(
-        id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions,
-        selector=selector,
-        declared=declared, param=param, backoff=backoff, labels=labels, annotations=annotations,
-        when=when))
+        id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions, labels=labels,
+        annotations=annotations, when=when, **options))
     return made
 
 

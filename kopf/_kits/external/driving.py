@@ -7,11 +7,12 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import math
 import random
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
@@ -38,7 +39,8 @@ SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
 
 
-class Declaration(Protocol):
+@dataclasses.dataclass(eq=False, kw_only=True, repr=False)
+class Declaration:
     """What the author has declared."""
     id: str
     interval: float | None
@@ -50,13 +52,10 @@ class Declaration(Protocol):
     """The fields of the observation for the status."""
     leaders: Sequence[str]
     """The ids of the externals that are there before this one."""
-    followers: Sequence[str]
+    followers: Sequence[str] = ()
     """The ids of those that are gone before this one, as they need it."""
-    calls: Mapping[str, handlers.CallHandler]
-
-    @property
-    def abilities(self) -> machine.Abilities:
-        """What is possible with the functions that are declared."""
+    abilities: machine.Abilities
+    calls: dict[str, handlers.CallHandler] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
@@ -181,33 +180,38 @@ class Journey:
         self.external = driver.external
         self.clock = run.context.clock
         self.logger = run.cause.logger
+        self.record = records.Record()
+        """What is on the object."""
         self.found: Any = UNSEEN
         self.desired: Any = None
 
     async def go(self) -> externals.Result:
         """Carry out the steps; return what follows."""
+        run = self.run
         if self.notes.is_asked:
             self.notes.observed = UNSEEN
         try:
+            self._read()
             await self._write_key()
-            if self.run.raw is not None and not self.run.limits.is_paused() and (
-                    not finalizers.is_deleting(self.run.raw)
-                    or self._read().phase is Phase.CREATING):  # the call can be repeated
+            if run.raw is not None and not run.limits.is_paused() and (
+                    not finalizers.is_deleting(run.raw)
+                    or self.record.phase is Phase.CREATING):  # the call can be repeated
                 await self._desire()
-            while self.run.raw is not None:
-                if self.run.limits.is_stopped():
+            while run.raw is not None:
+                if run.limits.is_stopped():
                     return externals.Result(due=self.clock.mono(), is_settled=False)
-                raw, record = self.run.raw, self._read()
-                step = machine.step(self._look(raw, record))
+                step = machine.step(self._look())
                 match step:
+                    case machine.Write() if step.record.phase is Phase.CREATING:
+                        await self._call(machine.Call('create'), announcement=step)
                     case machine.Write():
-                        await self._advance(step, record)
+                        await self._write(step)
                     case machine.Call():
-                        await self._call(step, record)
+                        await self._call(step)
                     case machine.Release():
-                        return await self._release(raw)
+                        return await self._release(run.raw)
                     case machine.Rest():
-                        return self._rest(step, record)
+                        return self._rest(step)
             return externals.Result()
         except _Stop as e:
             return e.result
@@ -216,11 +220,11 @@ class Journey:
         """Write the key that could not be written when it became known."""
         pauses = list(KEY_PAUSES)
         while self.notes.unwritten is not None:
-            record, (token, key) = self._read(), self.notes.unwritten
+            record, (token, key) = self.record, self.notes.unwritten
+            now, digest = self.clock.now().wall, self.notes.digest
             try:
                 if record.key is not None or record.token != token or await self._store(
-                        machine.know(record, key, self.clock.now().wall, self.notes.digest),
-                        "it is created"):
+                        machine.Write(machine.know(record, key, now, digest), "it is created")):
                     self.notes.unwritten = None
             except errors.APIConflictError:
                 if not pauses:
@@ -229,20 +233,19 @@ class Journey:
 
     # Looking.
 
-    def _read(self) -> records.Record:
-        raw: Any = self.run.raw
-        text = None if raw is None else (raw['metadata'].get('annotations') or {}).get(
-            records.make_name(self.external.id))
+    def _read(self) -> None:
+        """Read the record, after the start and after each write."""
         try:
-            return records.Record() if text is None else records.decode(text)
+            self.record = records.read(self.run.raw or {}, self.external.id) or records.Record()
         except ValueError as e:
             self._complain(str(e))
             self.run.problems.append(str(e))
             raise _Stop(externals.Result(outcome=progression.Outcome(
                 final=True, exception=e, message=str(e)))) from None
 
-    def _look(self, raw: bodies.RawBody, record: records.Record) -> machine.Situation:
-        notes, now = self.notes, self.clock.now()
+    def _look(self) -> machine.Situation:
+        notes, record, now = self.notes, self.record, self.clock.now()
+        raw: Any = self.run.raw
         annotations: Any = raw['metadata'].get('annotations') or {}
         if record.key is not None and record.phase is Phase.KNOWN:
             self.driver.keys[record.key] = notes
@@ -250,36 +253,32 @@ class Journey:
             record=record, can=self.external.abilities, now=now.wall, token=str(uuid.uuid4()),
             desired=self.desired, digest=notes.digest,
             is_deleting=finalizers.is_deleting(raw), is_paused=self.run.limits.is_paused(),
-            waits_for=self._find_obstacle(raw, annotations),
+            waits_for=self._find_obstacle(raw),
             adopt=annotations.get(records.make_name(self.external.id, records.ADOPT)),
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
             is_armed=notes.announced == (record.token, record.attempt) and (
                 record.by == self.driver.id),
             is_refused=notes.is_refused, ended=notes.ended,
-            found=self.found, is_due=self._find_due(record, now.mono) <= now.mono,
+            found=self.found, is_due=self._find_due(now.mono) <= now.mono,
             observed=notes.observed if notes.observed_key == record.subject else UNSEEN,
             is_erased=notes.erased is not None and notes.erased == record.subject,
             updated=notes.updated if now.mono < notes.settles else None)
 
-    def _find_obstacle(
-            self, raw: bodies.RawBody, annotations: Mapping[str, str],
-    ) -> str | None:
+    def _find_obstacle(self, raw: bodies.RawBody) -> str | None:
         """Find another external that must be there before this one, or be gone before it."""
         is_deleting = finalizers.is_deleting(raw)
-        others = self.external.followers if is_deleting else self.external.leaders
-        for other in others:
-            text = annotations.get(records.make_name(other))
+        for other in self.external.followers if is_deleting else self.external.leaders:
             with contextlib.suppress(ValueError):
-                phase = None if text is None else records.decode(text).phase
-                if is_deleting and phase is not None:
+                known = records.read(raw, other)
+                if is_deleting and known is not None:
                     return f"{other} has to be gone before."
-                if not is_deleting and phase is not Phase.KNOWN:
+                if not is_deleting and (known is None or known.phase is not Phase.KNOWN):
                     return f"{other} has to be there before."
         return None
 
-    def _find_due(self, record: records.Record, now: float) -> float:
+    def _find_due(self, now: float) -> float:
         """Find when to observe: by the interval, after a change, or as somebody has asked."""
-        notes, interval = self.notes, self.external.interval
+        notes, record, interval = self.notes, self.record, self.external.interval
         if notes.due is None:
             spread = random.uniform(0, interval) if interval is not None else float('inf')
             is_known = record.synced is not None and notes.digest in (None, record.synced)
@@ -292,7 +291,7 @@ class Journey:
 
     async def _desire(self) -> None:
         """Ask the author what should be."""
-        outcome = await self.run.call(self.external.calls['desired'], **self._get_extras(None))
+        outcome = await self._invoke(machine.Call('desired'))
         try:
             text = json.dumps(outcome.result, sort_keys=True, allow_nan=False, default=dict)
         except (TypeError, ValueError) as e:
@@ -304,40 +303,26 @@ class Journey:
         self.desired = json.loads(text)
         self.notes.digest = hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    async def _advance(self, step: machine.Write, known: records.Record) -> None:
-        """Store the record; a call that creates has its turn before it is announced."""
-        is_announced = step.record.phase is Phase.CREATING
-        if not is_announced:
-            await self._write(step.record, step.because)
-            return
-        gate = await self._enter('create', known)
-        record = dataclasses.replace(step.record, by=self.driver.id)
-        self.notes.announced = record.token, record.attempt  # also if the result is not known
-        try:
-            await self._write(record, step.because)
-        except BaseException:
-            gate.leave(self.notes, has_failed=None)
-            raise
-        await self._call_within(gate, machine.Call('create'), record)
-
-    async def _write(self, record: records.Record, because: str) -> None:
+    async def _write(self, step: machine.Write) -> None:
         """Store the record; if somebody else has stored another one, begin anew."""
-        if not await self._store(record, because):
+        if not await self._store(step):
             raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
 
-    async def _store(self, record: records.Record, because: str) -> bool:
+    async def _store(self, step: machine.Write) -> bool:
         """Store the record; false if others were faster."""
         raw: Any = self.run.raw
-        name = records.make_name(self.external.id)
-        annotations: dict[str, str | None] = {name: record.encode()}
+        known, record = self.record, step.record
+        annotations: dict[str, str | None] = {
+            records.make_name(self.external.id): record.encode()}
         if records.MARK not in (raw['metadata'].get('annotations') or {}):
             annotations[records.MARK] = 'yes'
-        known = self._read()
         if known.phase is Phase.UNKNOWN:
             annotations[records.make_name(self.external.id, records.RETRY)] = None
-        if not await self.run.write(annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=True):
+        is_written = await self.run.write(annotations, is_held=True)
+        self._read()
+        if not is_written:
             return False
-        self.logger.debug(f"{self.run.handler!r} is {record.phase}: {because}.")
+        self.logger.debug(f"{self.run.handler!r} is {record.phase}: {step.because}.")
         if (known.phase, known.keys) != (record.phase, record.keys):
             self.notes.forget()
         return True
@@ -345,106 +330,100 @@ class Journey:
     async def _release(self, raw: bodies.RawBody) -> externals.Result:
         """Forget the record; the last one releases the object."""
         name = records.make_name(self.external.id)
-        known = raw['metadata'].get('annotations') or {}
-        left = [key for key in known if key.startswith(f'{records.PREFIX}/') and key not in (
-            name, records.MARK) and '.' not in key.partition('/')[2]]
-        if name in known or (not left and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER)):
-            annotations: dict[str, str | None] = {name: None} if name in known else {}
-            if not await self.run.write(
-                    annotations, finalizer=hub.EXTERNAL_FINALIZER, is_held=bool(left)):
-                return externals.Result(due=self.clock.mono())
+        known = records.list_names(raw)
+        is_held = bool(known - {name})
+        is_left = name in known or (
+            not is_held and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))
+        if is_left and not await self.run.write({name: None}, is_held=is_held):
+            return externals.Result(due=self.clock.mono())
         self.driver.leave(self.notes)
         return externals.Result()
 
-    async def _enter(self, verb: str, record: records.Record) -> gates.Gate:
+    def _enter(self, verb: str) -> gates.Gate:
         """Have a turn at the gate; if it is not this one's turn, the run ends until it is."""
-        gate, notes = self.driver.open_gate(self._get_limit_key()), self.notes
-        urgency = self._find_urgency(verb, record)
-        if not gate.enter(notes, urgency, is_safe=(
-                verb in SAFE or self.external.abilities.is_idempotent)):
+        notes, external = self.notes, self.external
+        gate = self.driver.open_gate(
+            None if external.limit_key is None
+            else external.limit_key(**self.run.cause.kwargs))
+        urgency = self._find_urgency(verb)
+        is_safe = verb in SAFE or external.abilities.is_idempotent
+        if not gate.enter(notes, urgency, is_safe=is_safe):
             if gate.is_broken:
                 notes.distrust()  # it is long ago when the system is back
             if urgency is not gates.Urgency.ROUTINE:
                 self.run.problems.append(
-                    f"{self.external.id} is not available." if gate.is_broken else
-                    f"It waits for its turn at {self.external.id}.")
+                    f"{external.id} is not available." if gate.is_broken else
+                    f"It waits for its turn at {external.id}.")
             raise _Stop(externals.Result(is_settled=False))
         return gate
 
-    def _find_urgency(self, verb: str, record: records.Record) -> gates.Urgency:
+    def _find_urgency(self, verb: str) -> gates.Urgency:
         notes = self.notes
         if verb not in ('observe', 'find'):
             return gates.Urgency.CHANGE
-        is_news = notes.is_asked or notes.digest not in (None, record.synced) or (
+        is_news = notes.is_asked or notes.digest not in (None, self.record.synced) or (
             self.run.raw is not None and finalizers.is_deleting(self.run.raw))
         return gates.Urgency.QUESTION if is_news else gates.Urgency.ROUTINE
 
-    def _get_limit_key(self) -> Any:
-        fn = self.external.limit_key
-        return None if fn is None else fn(**self.run.cause.kwargs)
+    async def _invoke(self, step: machine.Call) -> progression.Outcome:
+        """Make an attempt of a function of the author."""
+        record, observed = self.record, self.notes.observed
+        return await self.run.call(
+            self.external.calls[step.verb], token=record.token, desired=self.desired,
+            key=record.key if step.key is None else step.key, diff=step.diff,
+            observed=None if observed is UNSEEN else observed)
 
-    def _get_extras(self, key: records.Key | None, **extras: Any) -> dict[str, Any]:
-        notes, record = self.notes, self._read()
-        return {
-            'key': record.key if key is None else key, 'token': record.token,
-            'observed': None if notes.observed is UNSEEN else notes.observed,
-            'desired': self.desired, **extras}
-
-    async def _call(self, step: machine.Call, record: records.Record) -> None:
-        if step.verb not in self.external.calls:  # the thing need not be deleted there
-            self.notes.erased = step.key
-            return
-        await self._call_within(await self._enter(step.verb, record), step, record)
-
-    async def _call_within(
-            self, gate: gates.Gate, step: machine.Call, record: records.Record,
+    async def _call(
+            self, step: machine.Call, announcement: machine.Write | None = None,
     ) -> None:
         """Call the author's function, and note what it has brought."""
         notes, verb = self.notes, step.verb
-        is_first = notes.announced == (record.token, record.attempt)
-        if verb == 'create':
-            notes.announced, notes.is_refused, notes.ended = None, False, None
-        failure, has_ended = failures.Failure(), False
+        if verb not in self.external.calls:  # the thing need not be deleted there
+            notes.erased = step.key
+            return
+        gate = self._enter(verb)
         try:
+            if announcement is not None:  # when it can be followed by the call at once
+                record = dataclasses.replace(announcement.record, by=self.driver.id)
+                notes.announced = record.token, record.attempt  # also if the result is not known
+                await self._write(announcement._replace(record=record))
+            is_first = notes.announced == (self.record.token, self.record.attempt)
+            if verb == 'create':
+                notes.announced, notes.is_refused, notes.ended = None, False, None
+                self.found = UNSEEN
             gate.begin(notes)
-            outcome = await self.run.call(
-                self.external.calls[verb], **self._get_extras(step.key, diff=step.diff))
-            has_ended = True
-        finally:
-            if not has_ended:
-                gate.leave(notes, has_failed=None)
+            outcome = await self._invoke(step)
+        except BaseException:
+            gate.leave(notes, has_failed=None)
+            raise
+        if verb == 'create' and outcome.exception is None and outcome.result is None:
+            text = "create must return the key."
+            outcome = progression.Outcome(final=False, exception=TypeError(text), message=text)
         now = self.clock.now()
-        if outcome.exception is not None:
-            failure = failures.read(outcome.exception, now=now.wall)
-            if verb == 'delete' and failure.status in (404, 410):  # it is gone already
-                outcome = outcome._replace(exception=None)
-            if verb == 'create' and not is_first:  # the earlier call can have created it
-                failure = failure._replace(is_refused=False)
+        failure = failures.read(outcome.exception, now=now.wall)
+        if verb == 'create' and not is_first:  # the earlier call can have created it
+            failure = failure._replace(is_refused=False)
+        if verb == 'delete' and failure.status in (404, 410):  # it is gone already
+            outcome = outcome._replace(exception=None)
         until = None if failure.delay is None else now.mono + failure.delay
-        self._tell(gate, outcome, gate.leave(
-            notes, has_failed=failure.is_system, until=until), is_held=until is not None)
-        if outcome.exception is not None:
-            await self._note_failure(step, outcome, failure, now.wall)
-            if gate.is_closed and (failure.is_system or until is not None):
-                gate.wait(notes, self._find_urgency(verb, record))
-                self.run.problems.append(outcome.message or '')
-                raise _Stop(externals.Result(is_settled=False))
-            raise self._fail(outcome)
-        await self._note_result(step, record, outcome.result)
+        news = gate.leave(notes, has_failed=failure.is_system, until=until)
+        self._tell(gate, outcome, news, is_held=until is not None)
+        if outcome.exception is None:
+            await self._note_result(step, outcome.result)
+            return
+        if verb == 'create':
+            await self._note_loss(is_refused=failure.is_refused)
+        notes.distrust()
+        if gate.is_closed and (failure.is_system or until is not None):
+            gate.wait(notes, self._find_urgency(verb))
+            self.run.problems.append(outcome.message or '')
+            raise _Stop(externals.Result(is_settled=False))
+        raise self._fail(outcome)
 
-    async def _note_result(
-            self, step: machine.Call, record: records.Record, result: Any,
-    ) -> None:
-        notes, now = self.notes, self.clock.now()
+    async def _note_result(self, step: machine.Call, result: Any) -> None:
+        notes, record, now = self.notes, self.record, self.clock.now()
         match step.verb:
             case 'create':
-                if result is None:
-                    wrong = progression.Outcome(
-                        final=False, exception=TypeError("create must return the key."),
-                        message="create must return the key.")
-                    self._complain(str(wrong.message))
-                    await self._note_failure(step, wrong, failures.Failure(), now.wall)
-                    raise self._fail(wrong)
                 key = result if isinstance(result, (str, int, float)) else str(result)
                 self.logger.info(f"{self.run.handler!r} has got the key {key!r}.")
                 notes.unwritten = record.token, key
@@ -481,39 +460,29 @@ class Journey:
             return notes.pace
         return interval
 
-    async def _note_failure(
-            self, step: machine.Call, outcome: progression.Outcome, failure: failures.Failure,
-            now: datetime.datetime,
-    ) -> None:
-        """Note what a failed call can have done."""
-        notes, can = self.notes, self.external.abilities
-        if step.verb == 'create':
-            notes.is_refused = failure.is_refused
-            notes.ended = None if failure.is_refused else now
-            if failure.is_refused or not (can.is_idempotent or can.finds):
-                assert self.run.raw is not None
-                following = machine.step(self._look(self.run.raw, self._read()))
-                if isinstance(following, machine.Write):
-                    await self._write(following.record, following.because)
-                    if following.record.phase is Phase.UNKNOWN:
-                        raise _Stop(self._rest(machine.step(
-                            self._look(self.run.raw, self._read())), following.record))
-        notes.distrust()
+    async def _note_loss(self, *, is_refused: bool) -> None:
+        """Note what a failed call that creates can have done, unless the next call tells it."""
+        notes = self.notes
+        notes.is_refused = is_refused
+        notes.ended = None if is_refused else self.clock.now().wall
+        step = machine.step(self._look())
+        if isinstance(step, machine.Write):
+            await self._write(step)
+            if self.record.phase is Phase.UNKNOWN:
+                raise _Stop(self._rest(machine.step(self._look())))
 
     def _fail(self, outcome: progression.Outcome) -> _Stop:
         """End the run with a failure: it is tried again, unless that is senseless."""
-        is_final = outcome.final and not isinstance(
-            outcome.exception, handlererrors.HandlerTimeoutError)
-        now = self.clock.mono()
+        now, interval = self.clock.mono(), self.external.interval
         self.run.problems.append(outcome.message or repr(outcome.exception))
+        if outcome.final and not isinstance(
+                outcome.exception, handlererrors.HandlerTimeoutError):
+            due = math.inf if interval is None else now + interval  # no deletion is given up
+            return _Stop(externals.Result(due=due, outcome=outcome))
         delay = outcome.delay if outcome.delay is not None else execution.get_backoff(
             self.external.calls['observe'], self.run.context.settings, self.run.state.retries)
-        due: float | None = now + delay
-        if is_final:  # no deletion is given up
-            interval = self.external.interval
-            due = None if interval is None else now + interval
-        return _Stop(externals.Result(due=due, outcome=outcome._replace(
-            final=is_final, delay=delay)))
+        return _Stop(externals.Result(due=now + delay, outcome=outcome._replace(
+            final=False, delay=delay)))
 
     # Telling.
 
@@ -548,37 +517,32 @@ class Journey:
                 tb = None
             self.logger.error(f"{self.run.handler!r}: {text}", exc_info=None if tb is None else e)
 
-    def _rest(self, step: machine.Step, record: records.Record) -> externals.Result:
+    def _rest(self, step: machine.Step) -> externals.Result:
         """End the run: say how it is, and when it goes on."""
         assert isinstance(step, machine.Rest)
-        notes, now, report = self.notes, self.clock.now(), step.report
+        notes, now, report, outcome = self.notes, self.clock.now(), step.report, None
         if report.reason == machine.MAY_EXIST:
             report = report._replace(message=self._advise(report.message))
             self._complain(report.message)
-        if report.is_synced is False or report.reason in (machine.MAY_EXIST, 'Searching'):
-            self.run.problems.append(report.message or report.reason)
         if self.run.handler.conditions:
             conditions.add(
                 self.run.cause.patch, self.run.cause.resource, type='Synced',
                 status={True: 'True', False: 'False', None: 'Unknown'}[report.is_synced],
                 reason=report.reason, message=report.message[:conditions.MAX_MESSAGE])
-        self._show(record)
+        self._show()
         notes.observed, notes.erased = UNSEEN, None
-        times = [] if step.until is None else [now.at(step.until)]
-        if record.phase is Phase.KNOWN and notes.due is not None:
-            notes.due = min([notes.due, *times])
-            due = self._find_due(record, now.mono)
-            times = [due if due > now.mono else now.mono + FLOOR]
-        outcome = None
         if report is machine.REMAINS:  # it is deleted again, more and more seldom
-            outcome = progression.Outcome(final=False, delay=execution.get_backoff(
-                self.external.calls['observe'], self.run.context.settings,
-                self.run.state.retries), message=report.message)
-            times.append(now.mono + (outcome.delay or 0))
-        elif report.reason in (machine.MAY_EXIST, 'Immutable'):
+            return self._fail(progression.Outcome(final=False, message=report.message)).result
+        if report.is_synced is False or report.reason in (machine.MAY_EXIST, 'Searching'):
+            self.run.problems.append(report.message or report.reason)
+        if report.reason in (machine.MAY_EXIST, 'Immutable'):
             outcome = progression.Outcome(final=True, message=report.message)
-        return externals.Result(
-            due=min(times, default=None), outcome=outcome, is_settled=not self.run.problems)
+        due = math.inf if step.until is None else now.at(step.until)
+        if self.record.phase is Phase.KNOWN:
+            notes.due = due if notes.due is None else min(notes.due, due)
+            due = self._find_due(now.mono)
+            due = due if due > now.mono else now.mono + FLOOR
+        return externals.Result(due=due, outcome=outcome, is_settled=not self.run.problems)
 
     def _advise(self, message: str) -> str:
         meta: Any = self.run.cause.body.metadata
@@ -587,9 +551,9 @@ class Journey:
         return (f"{message} Look into the system. If it is there: kopf external adopt {what} "
                 f"--key KEY{where}; if not: kopf external retry {what}{where}")
 
-    def _show(self, record: records.Record) -> None:
+    def _show(self) -> None:
         """Show in the status how it is."""
-        shown: dict[str, Any] = {'phase': record.phase.value, 'key': record.key}
+        shown: dict[str, Any] = {'phase': self.record.phase.value, 'key': self.record.key}
         observed = self.notes.observed
         if isinstance(observed, Mapping):
             shown |= {name: observed.get(name) for name in self.external.shown}

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import enum
 import json
+from collections.abc import Mapping
 from typing import Any
 
 PREFIX = 'external.kopf.dev'
@@ -111,6 +112,26 @@ def decode(text: str) -> Record:
         return Record(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"The record of an external system is not readable: {text!r}") from e
+
+
+def read(raw: Mapping[str, Any], id: str) -> Record | None:
+    """
+    Read the record of an external on an object; None if there is none.
+
+    :raises ValueError: if the record is not readable.
+    """
+    text = _get_annotations(raw).get(make_name(id))
+    return None if text is None else decode(text)
+
+
+def list_names(raw: Mapping[str, Any]) -> set[str]:
+    """List the names of the annotations with records on an object."""
+    return {name for name in _get_annotations(raw) if name != MARK
+            and name.startswith(f'{PREFIX}/') and '.' not in name.removeprefix(f'{PREFIX}/')}
+
+
+def _get_annotations(raw: Mapping[str, Any]) -> Mapping[str, str]:
+    return (raw.get('metadata') or {}).get('annotations') or {}
 
 
 def make_name(id: str, suffix: str = '') -> str:

@@ -9,12 +9,13 @@ SETTLED = "All is as it should be in the end, or somebody is asked."
 LIMIT = "No more calls than the limit allows."
 
 FAULTS = {
-    Fault('the intent is not written before', '_kits.external.driving:Journey._advance',
-          "await self._write(record, step.because)", "pass", ONE): 0,
-    Fault('the token is not stable', '_kits.external.driving:Journey._get_extras',
-          "'token': record.token", "'token': str(uuid.uuid4())", ONE): 5,
+    Fault('the intent is not written before', '_kits.external.driving:Journey._call',
+          "await self._write(announcement._replace(record=record))", "self.record = record",
+          ONE): 5,
+    Fault('the token is not stable', '_kits.external.driving:Journey._invoke',
+          "token=record.token", "token=str(uuid.uuid4())", ONE): 5,
     Fault('a refused repetition tells of the first call', '_kits.external.driving:'
-          'Journey._call_within', "if verb == 'create' and not is_first:", "if False:", ONE): 21565,
+          'Journey._call', "if verb == 'create' and not is_first:", "if False:", ONE): 21565,
     Fault('a stale absence is trusted', '_kits.external.machine:_keep',
           "if s.now < known:", "if False:", ONE): 13,
     Fault('a stale absence is trusted in a deletion', '_kits.external.machine:_erase',
@@ -24,15 +25,15 @@ FAULTS = {
           "    if False:", NONE): 43,
     Fault('a vain search is trusted', '_kits.external.machine:_resolve',
           "if s.now < quiet:", "if False:", ONE): 8,
-    Fault('two processes write at once', '_core.engines.reconciling.externals:Run.write',
-          "guards=finalizers.guard(raw, {'metadata': {'annotations': annotations}}) or (\n"
-          "            application.VERSION))", "guards=())", ONE): 26,
+    Fault('two processes write at once', '_core.engines.reconciling.reconcilers:'
+          'Reconcilers._exchange', "guards=finalizers.guard(raw, written) or application.VERSION)",
+          "guards=())", ONE): 26,
     Fault('a key is dropped when its write fails', '_kits.external.driving:Journey.go',
           "await self._write_key()", "pass", ONE): 1162,
     Fault('a key is not kept through conflicts', '_kits.external.driving:Journey._write_key',
           "if not pauses:", "if True:", ONE): 52327,
     Fault('a call is repeated without what is desired', '_kits.external.driving:Journey.go',
-          "or self._read().phase is Phase.CREATING", "", SETTLED): 53229,
+          "or self.record.phase is Phase.CREATING", "", SETTLED): 53229,
     Fault('the call of another process is made', '_kits.external.driving:Journey._look',
           "is_armed=notes.announced == (record.token, record.attempt) and (\n"
           "            record.by == self.driver.id),", "is_armed=True,", ONE): 8,
@@ -49,11 +50,11 @@ FAULTS = {
           "is_held=True", "is_held=False", NONE): 20,
     Fault('a call under way is forgotten', '_kits.external.machine:step',
           "record.phase is Phase.WANTED and not record.keys", "not record.keys", NONE): 742,
-    Fault('a failed call is made again', '_kits.external.driving:Journey._call_within',
+    Fault('a failed call is made again', '_kits.external.driving:Journey._call',
           "notes.announced, notes.is_refused, notes.ended = None, False, None",
           "notes.is_refused = False", ONE): 127,
     Fault('the limit is ignored', '_kits.external.gates:Gate.enter',
-          "self._find_time(now) <= now", "True", LIMIT): 49,
+          "self._measure()[1] <= self._time()", "True", LIMIT): 49,
     Fault('the next in the queue is not woken up', '_kits.external.gates:Gate.leave',
           "self._arm()", "pass", SETTLED): 419,
     Fault('one waits forever for a lost turn', '_kits.external.gates:Gate._wake',

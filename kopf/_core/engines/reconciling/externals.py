@@ -5,50 +5,42 @@ A driver calls the author's functions, one attempt each, and can have something 
 object between two of them: so, what matters is on the object before the next function is called.
 """
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from kopf._cogs.structs import bodies, patches
+from kopf._cogs.structs import bodies
 from kopf._core.actions import application, execution, finalizers, progression
 from kopf._core.engines.reconciling import hub
 from kopf._core.intents import causes, handlers
 
+Exchange = Callable[..., Awaitable[tuple[bodies.RawBody | None, bool]]]
+"""Writes annotations and a finalizer; returns the newest state, and whether they are written."""
+
 
 class Result(NamedTuple):
     """What came of a run."""
-    due: float | None = None
-    """When to run again though nothing has changed (monotonic time); None for never."""
+    due: float = progression.NEVER
+    """When to run again though nothing has changed (monotonic time)."""
     outcome: progression.Outcome | None = None
     """The outcome of the attempt that has failed; None if none has."""
     is_settled: bool = True
     """Whether all is done, so that earlier failures do not count any more."""
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Run:
     """One run for one object: what it reads, and how it acts."""
-
-    def __init__(
-            self, *,
-            handler: handlers.ExternalHandler,
-            raw: bodies.RawBody,
-            target: application.Target,
-            cause: causes.ReconcilingCause,
-            context: execution.Context,
-            state: progression.HandlerState,
-            accept: Callable[[bodies.RawBody, bodies.RawBody, bodies.RawBody, bool], None],
-            limits: hub.Limits,
-    ) -> None:
-        self.handler = handler
-        self.raw: bodies.RawBody | None = raw
-        """The newest known state; None if the object is gone."""
-        self.target = target
-        self.cause = cause
-        self.context = context
-        self.state = state
-        self.problems: list[str] = []
-        """Why the object is not as it should be."""
-        self.limits = limits
-        self._accept = accept
+    handler: handlers.ExternalHandler
+    raw: bodies.RawBody | None
+    """The newest known state; None if the object is gone."""
+    target: application.Target
+    cause: causes.ReconcilingCause
+    context: execution.Context
+    state: progression.HandlerState
+    exchange: Exchange
+    limits: hub.Limits
+    problems: list[str] = dataclasses.field(default_factory=list)
+    """Why the object is not as it should be."""
 
     async def call(self, handler: handlers.CallHandler, **extras: Any) -> progression.Outcome:
         """
@@ -61,9 +53,7 @@ class Run:
         return await execution.execute(
             handler, self.cause, context=self.context, state=state, extras=extras)
 
-    async def write(
-            self, annotations: Mapping[str, str | None], *, finalizer: str, is_held: bool,
-    ) -> bool:
+    async def write(self, annotations: Mapping[str, str | None], *, is_held: bool) -> bool:
         """
         Write annotations, and add or remove the finalizer; false if others were faster.
 
@@ -71,19 +61,11 @@ class Run:
 
         :raises errors.APIError: if it is not known whether it is written.
         """
-        raw: Any = self.raw
-        if raw is None:
+        if self.raw is None:
             return False
-        wanted: Any = raw if finalizers.is_present(raw, finalizer) is is_held else (
-            finalizers.switch(raw, finalizer, is_added=is_held))
-        merged = patches.merge(raw['metadata'].get('annotations') or {}, annotations)
-        wanted = {**wanted, 'metadata': {**wanted['metadata'], 'annotations': merged}}
-        newest, is_written = await application.exchange(
-            self.target, raw, patches.make_json_patch(raw, wanted),
-            guards=finalizers.guard(raw, {'metadata': {'annotations': annotations}}) or (
-                application.VERSION))
+        newest, is_written = await self.exchange(
+            self.raw, self.target, hub.EXTERNAL_FINALIZER, annotations, is_added=is_held)
         if newest is not None:
-            self._accept(raw, newest, wanted, is_written)
             self.cause = dataclasses.replace(self.cause, body=bodies.Body(newest))
         is_gone = newest is not None and finalizers.is_deleting(newest) and (
             not newest['metadata'].get('finalizers'))

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -341,16 +341,14 @@ class Reconcilers(Member):
                 self.host.uid, functools.partial(self._summon, handler.id))
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
-            state=state, accept=self._accept_write, limits=limits)
+            state=state, exchange=self._exchange, limits=limits)
         result = await driver.drive(run, self._notes[handler.id])
         outcome = result.outcome or progression.Outcome(final=result.is_settled)
         if result.outcome is not None:
             state = state.after(outcome, now=now)
         elif result.is_settled:
             state = progression.HandlerState.new(now=now)
-        due = progression.NEVER if result.due is None else result.due
-        if handler.id in self._summoned:
-            due = self._hub.context.clock.mono()
+        due = self._hub.context.clock.mono() if handler.id in self._summoned else result.due
         self._states[handler.id] = state._replace(
             due=progression.space(due, invoked=now.mono), success=False, failure=False)
         if run.raw is None:
@@ -365,12 +363,6 @@ class Reconcilers(Member):
                     _show(handler, newest) != _show(handler, raw)):
                 self._summon(follower.id)
         return newest
-
-    def _accept_write(
-            self, raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody,
-            is_written: bool,
-    ) -> None:
-        self._accept(newest, has_news=not is_written or _has_news(raw, newest, expected))
 
     def _make_cause(
             self, raw: bodies.RawBody, target: application.Target, known: children.OperatorChildren,
@@ -473,13 +465,29 @@ class Reconcilers(Member):
         Hold the object until its children are deleted that Kubernetes does not delete; or release
         it then. Return None if it is gone, or if others have changed its finalizers: run again.
         """
-        wanted = finalizers.switch(raw, FINALIZER, is_added=is_added)
-        newest, is_switched = await application.exchange(
-            target, raw, patches.make_json_patch(raw, wanted),
-            guards=finalizers.guard(raw, {}) or application.VERSION)
-        if newest is not None:
-            self._accept(newest, has_news=not is_switched or _has_news(raw, newest, wanted))
+        newest, is_switched = await self._exchange(raw, target, FINALIZER, is_added=is_added)
         return newest if is_switched else None
+
+    async def _exchange(
+            self, raw: Any, target: application.Target, finalizer: str,
+            annotations: Mapping[str, str | None] = MappingProxyType({}), *, is_added: bool,
+    ) -> tuple[bodies.RawBody | None, bool]:
+        """
+        Write annotations, and add or remove a finalizer; return the newest state, and whether it
+        has them. Nothing is written over any other values than those that were read.
+        """
+        wanted: Any = raw if finalizers.is_present(raw, finalizer) is is_added else (
+            finalizers.switch(raw, finalizer, is_added=is_added))
+        if annotations:
+            merged = patches.merge(raw['metadata'].get('annotations') or {}, annotations)
+            wanted = {**wanted, 'metadata': {**wanted['metadata'], 'annotations': merged}}
+        written = {'metadata': {'annotations': annotations}} if annotations else {}
+        newest, is_written = await application.exchange(
+            target, raw, patches.make_json_patch(raw, wanted),
+            guards=finalizers.guard(raw, written) or application.VERSION)
+        if newest is not None:
+            self._accept(newest, has_news=not is_written or _has_news(raw, newest, wanted))
+        return newest, is_written
 
     def _accept(self, newest: bodies.RawBody, *, has_news: bool) -> None:
         """Take the response to an own write; run again if others have changed the object."""
