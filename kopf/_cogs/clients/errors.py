@@ -202,17 +202,19 @@ def make_status_error(
     )
 
 
-def parse_retry_after(value: str | None) -> float | None:
+def parse_retry_after(
+        value: str | None, *, limit: float = MAX_RETRY_AFTER, now: datetime.datetime | None = None,
+) -> float | None:
     """
     Parse the header ``Retry-After``, which is either a number of seconds or a date (RFC 9110).
 
-    Returns the seconds from now, at most `MAX_RETRY_AFTER`; None if the header is absent or wrong.
+    Returns the seconds from now, at most the ``limit``; None if the header is absent or wrong.
     """
     if value is None:
         return None
     with contextlib.suppress(ValueError):
         seconds = float(value)
-        return min(max(0.0, seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) else None
+        return min(max(0.0, seconds), limit) if math.isfinite(seconds) else None
     import email.utils  # it takes long, and is rarely needed
     try:
         when = email.utils.parsedate_to_datetime(value)
@@ -220,5 +222,5 @@ def parse_retry_after(value: str | None) -> float | None:
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=datetime.UTC)
-    seconds = (when - datetime.datetime.now(datetime.UTC)).total_seconds()
-    return min(max(0.0, seconds), MAX_RETRY_AFTER)
+    seconds = (when - (now or datetime.datetime.now(datetime.UTC))).total_seconds()
+    return min(max(0.0, seconds), limit)

@@ -520,23 +520,23 @@ class Journey:
     def _rest(self, step: machine.Step) -> externals.Result:
         """End the run: say how it is, and when it goes on."""
         assert isinstance(step, machine.Rest)
-        notes, now, report, outcome = self.notes, self.clock.now(), step.report, None
-        if report.reason == machine.MAY_EXIST:
-            report = report._replace(message=self._advise(report.message))
-            self._complain(report.message)
+        notes, now, outcome = self.notes, self.clock.now(), None
+        if step.reason == machine.MAY_EXIST:
+            step = step._replace(message=self._advise(step.message))
+            self._complain(step.message)
         if self.run.handler.conditions:
             conditions.add(
                 self.run.cause.patch, self.run.cause.resource, type='Synced',
-                status={True: 'True', False: 'False', None: 'Unknown'}[report.is_synced],
-                reason=report.reason, message=report.message[:conditions.MAX_MESSAGE])
+                status={True: 'True', False: 'False', None: 'Unknown'}[step.is_synced],
+                reason=step.reason, message=step.message[:conditions.MAX_MESSAGE])
         self._show()
         notes.observed, notes.erased = UNSEEN, None
-        if report is machine.REMAINS:  # it is deleted again, more and more seldom
-            return self._fail(progression.Outcome(final=False, message=report.message)).result
-        if report.is_synced is False or report.reason in (machine.MAY_EXIST, 'Searching'):
-            self.run.problems.append(report.message or report.reason)
-        if report.reason in (machine.MAY_EXIST, 'Immutable'):
-            outcome = progression.Outcome(final=True, message=report.message)
+        if step is machine.REMAINS:  # it is deleted again, more and more seldom
+            return self._fail(progression.Outcome(final=False, message=step.message)).result
+        if step.is_synced is False or step.reason in (machine.MAY_EXIST, 'Searching'):
+            self.run.problems.append(step.message or step.reason)
+        if step.reason in (machine.MAY_EXIST, 'Immutable'):
+            outcome = progression.Outcome(final=True, message=step.message)
         due = math.inf if step.until is None else now.at(step.until)
         if self.record.phase is Phase.KNOWN:
             notes.due = due if notes.due is None else min(notes.due, due)

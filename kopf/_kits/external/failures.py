@@ -4,7 +4,6 @@ Failures: what the errors of a call say about the system, and about what has bec
 The errors of HTTP libraries are recognised by their attributes and names, so none is imported.
 """
 import datetime
-import email.utils
 import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -105,7 +104,8 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         is_unsent = isinstance(e, ConnectionRefusedError) or bool(UNSENT & (names | _name(reason)))
         is_broken = isinstance(e, (OSError, TimeoutError)) or bool(BROKEN & names)
         return Failure(is_system=is_unsent or is_broken, is_refused=is_unsent)
-    delay = _read_delay(headers, now)
+    delay = errors.parse_retry_after(
+        headers.get('Retry-After') or headers.get('retry-after'), limit=MAX_DELAY, now=now)
     if status == 429 or code in THROTTLED:
         return Failure(
             is_refused=True, delay=DEFAULT_DELAY if delay is None else delay, status=status)
@@ -140,18 +140,3 @@ def _read_response(e: Any) -> tuple[int | None, Mapping[str, str], str | None]:
         headers = getattr(source, 'headers', None)
     is_status = isinstance(status, int) and 100 <= status < 600
     return status if is_status else None, headers if hasattr(headers, 'get') else {}, code
-
-
-def _read_delay(headers: Mapping[str, str], now: datetime.datetime) -> float | None:
-    """Read Retry-After: in seconds, or a date."""
-    text = headers.get('Retry-After') or headers.get('retry-after')
-    if not text:
-        return None
-    try:
-        delay = float(text)
-    except ValueError:
-        try:
-            delay = (email.utils.parsedate_to_datetime(text) - now).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return min(max(0.0, delay), MAX_DELAY) if delay == delay else None

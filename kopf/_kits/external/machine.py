@@ -98,65 +98,55 @@ class Release(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Do nothing until something changes, or until this time."""
-    report: 'Report'
-    until: datetime.datetime | None = None
-
-
-class Report(NamedTuple):
-    """What people see in the condition."""
+    """
+    Do nothing until something changes, or until some time. The condition ``Synced`` says why.
+    """
     is_synced: bool | None
     reason: str
     message: str = ''
+    until: datetime.datetime | None = None
 
 
 Step = Write | Call | Release | Rest
 
-SYNCED = Report(True, 'Synced')
-PAUSED = Report(None, 'Paused')
-UNOBSERVED = Report(None, 'NotObserved', "It is observed later.")
-SETTLING = Report(None, 'Settling', "The system can still deny what was done.")
-MISSING = Report(False, 'Missing', "The system does not have it any more.")
-REMAINS = Report(False, 'Deleting', "The system still has it.")
+SYNCED = Rest(True, 'Synced')
+PAUSED = Rest(None, 'Paused')
+UNOBSERVED = Rest(None, 'NotObserved', "It is observed later.")
+SETTLING = Rest(None, 'Settling', "The system can still deny what was done.")
+MISSING = Rest(False, 'Missing', "The system does not have it any more.")
+REMAINS = Rest(False, 'Deleting', "The system still has it.")
 MAY_EXIST = 'MayExist'
 
 
 def step(s: Situation) -> Step:
     """Decide the next step."""
-    record = s.record
+    record, phase = s.record, s.record.phase
     if s.is_paused:
-        if record.phase is Phase.KNOWN and s.observed is UNSEEN and s.is_due:
+        if phase is Phase.KNOWN and s.observed is UNSEEN and s.is_due:
             return Call('observe', record.key)
-        return Rest(PAUSED)
-    if s.is_deleting and (s.can.orphans or (record.phase is Phase.WANTED and not record.keys)):
+        return PAUSED
+    if s.is_deleting and (s.can.orphans or (phase is Phase.WANTED and not record.keys)):
         return Release()
-    match record.phase:
-        case Phase.WANTED if s.is_deleting:
-            return Write(dataclasses.replace(record, phase=Phase.DELETING), "it is to be deleted")
-        case Phase.WANTED:
-            return _want(s)
+    waiting = None if s.waits_for is None else Rest(False, 'Waiting', s.waits_for)
+    match phase:
         case Phase.CREATING:
             return _resolve(s)
-        case Phase.UNKNOWN:
-            return _ask(s)
-        case Phase.KNOWN if s.is_deleting:
-            if s.waits_for is not None:
-                return Rest(Report(False, 'Waiting', s.waits_for))
-            return Write(dataclasses.replace(record, phase=Phase.DELETING), "it is to be deleted")
-        case Phase.KNOWN if record.previous:
-            return _erase(s, record.previous[0])
-        case Phase.KNOWN:
-            return _keep(s)
         case Phase.DELETING:
-            return _erase(s, record.keys[0]) if record.keys else Release()
-
-
-def _want(s: Situation) -> Step:
-    if s.adopt is not None and s.adopt != s.record.adopted:
-        return _adopt(s, s.adopt)
-    if s.waits_for is not None:
-        return Rest(Report(False, 'Waiting', s.waits_for))
-    return _announce(s)
+            return _erase(s)
+        case Phase.WANTED | Phase.KNOWN if s.is_deleting:
+            return waiting or Write(
+                dataclasses.replace(record, phase=Phase.DELETING), "it is to be deleted")
+        case Phase.KNOWN:
+            return _erase(s) if record.previous else _keep(s)
+        case _ if s.adopt is not None and s.adopt != record.adopted:
+            return Write(dataclasses.replace(
+                know(record, s.adopt, s.now), adopted=s.adopt), "somebody has named it")
+        case Phase.WANTED:
+            return waiting or _announce(s)
+        case Phase.UNKNOWN if s.is_retry:
+            return Write(dataclasses.replace(record, phase=Phase.WANTED), "somebody says so")
+        case Phase.UNKNOWN:
+            return Rest(None, MAY_EXIST, f"It may exist, by the token {record.token}.")
 
 
 def _announce(s: Situation) -> Step:
@@ -165,12 +155,6 @@ def _announce(s: Situation) -> Step:
     return Write(dataclasses.replace(
         record, phase=Phase.CREATING, token=record.token or s.token, attempt=record.attempt + 1,
         since=s.now), "it is going to be created")
-
-
-def _adopt(s: Situation, key: Key) -> Step:
-    return Write(dataclasses.replace(
-        s.record, phase=Phase.KNOWN, key=key, adopted=key, since=s.now, synced=None),
-        "somebody has named it")
 
 
 def _resolve(s: Situation) -> Step:
@@ -191,7 +175,7 @@ def _resolve(s: Situation) -> Step:
     last = s.ended or (record.since or s.now) + datetime.timedelta(seconds=can.timeout)
     quiet = last + datetime.timedelta(seconds=can.consistency)
     if s.now < quiet:
-        return Rest(Report(None, 'Searching', "It is not found, but it could still appear."), quiet)
+        return Rest(None, 'Searching', "It is not found, but it could still appear.", quiet)
     if s.is_deleting:
         return Write(dataclasses.replace(record, phase=Phase.WANTED), "it was never created")
     return _announce(s)
@@ -202,67 +186,54 @@ def know(record: Record, key: Key, now: datetime.datetime, digest: str | None = 
     return dataclasses.replace(record, phase=Phase.KNOWN, key=key, since=now, synced=digest)
 
 
-def _ask(s: Situation) -> Step:
-    """Wait for people: only they can tell whether there is anything."""
-    if s.adopt is not None and s.adopt != s.record.adopted:
-        return _adopt(s, s.adopt)
-    if s.is_retry:
-        return Write(dataclasses.replace(s.record, phase=Phase.WANTED), "somebody says so")
-    return Rest(Report(None, MAY_EXIST, f"It may exist, by the token {s.record.token}."))
-
-
-def _erase(s: Situation, key: Key) -> Step:
+def _erase(s: Situation) -> Step:
     """Delete a thing until the system says that it is gone."""
-    record = s.record
+    record, key = s.record, s.record.subject
+    if key is None:
+        return Release()
     if not s.is_erased:
         return Call('delete', key)
     if s.observed is UNSEEN:
         return Call('observe', key)
     if s.observed is not None:
-        return Rest(REMAINS)
-    known = _get_reliable_time(s)
-    if s.now < known:
-        return Rest(SETTLING, known)
+        return REMAINS
     left = record.drop(key)
-    return Release() if s.is_deleting and not left.keys else Write(left, f"{key} is gone")
+    return _settle(s) or (
+        Release() if s.is_deleting and not left.keys else Write(left, f"{key} is gone"))
 
 
-def _get_reliable_time(s: Situation) -> datetime.datetime:
-    """Get the time from which the system knows what it has created."""
+def _settle(s: Situation) -> Rest | None:
+    """Wait as long as the system can deny what it has created."""
     since = s.record.since
-    return s.now if since is None else since + datetime.timedelta(seconds=s.can.consistency)
+    known = s.now if since is None else since + datetime.timedelta(seconds=s.can.consistency)
+    return SETTLING._replace(until=known) if s.now < known else None
 
 
 def _keep(s: Situation) -> Step:
     """Keep a thing as it should be."""
     record, can = s.record, s.can
+    is_new = record.synced != s.digest  # it has not got yet what is desired
     if s.observed is UNSEEN:
-        return Call('observe', record.key) if s.is_due else Rest(
-            UNOBSERVED if record.synced != s.digest else SYNCED)
+        return Call('observe', record.key) if s.is_due else UNOBSERVED if is_new else SYNCED
     if s.observed is None:
-        known = _get_reliable_time(s)
-        if s.now < known:
-            return Rest(SETTLING, known)
-        if not can.corrects:
-            return Rest(MISSING)
-        return Write(Record(adopted=record.adopted), "it is gone, though it is wanted")
+        return _settle(s) or (
+            Write(Record(adopted=record.adopted), "it is gone, though it is wanted")
+            if can.corrects else MISSING)
     found = compare(s.observed, s.desired)
     if not found or s.updated == s.digest:
-        if record.synced != s.digest:
+        if is_new:
             return Write(dataclasses.replace(record, synced=s.digest), "it is as it should be")
-        return Rest(SYNCED if not found else SETTLING)
+        return SETTLING if found else SYNCED
     names = ', '.join('.'.join(map(str, item.field)) or 'all' for item in found)
     if any(item.field[:len(path)] == path[:len(item.field)]
            for item in found for path in can.immutable):
-        if can.replaces and record.key is not None and (
-                can.corrects or record.synced != s.digest):
+        if can.replaces and (can.corrects or is_new):
             return Write(
-                Record(previous=(*record.previous, record.key), adopted=record.adopted,
-                       since=record.since),
+                Record(previous=record.keys, adopted=record.adopted, since=record.since),
                 f"it is to be replaced, as {names} cannot be changed")
-        return Rest(Report(False, 'Immutable', f"This cannot be changed: {names}."))
-    if not can.updates or not (can.corrects or record.synced != s.digest):
-        return Rest(Report(False, 'Drifted', f"This differs: {names}."))
+        return Rest(False, 'Immutable', f"This cannot be changed: {names}.")
+    if not can.updates or not (can.corrects or is_new):
+        return Rest(False, 'Drifted', f"This differs: {names}.")
     return Call('update', record.key, found)
 
 

@@ -17,9 +17,9 @@ FAULTS = {
     Fault('a refused repetition tells of the first call', '_kits.external.driving:'
           'Journey._call', "if verb == 'create' and not is_first:", "if False:", ONE): 21565,
     Fault('a stale absence is trusted', '_kits.external.machine:_keep',
-          "if s.now < known:", "if False:", ONE): 13,
+          "_settle(s) or", "", ONE): 13,
     Fault('a stale absence is trusted in a deletion', '_kits.external.machine:_erase',
-          "if s.now < known:", "if False:", NONE): 63,
+          "_settle(s) or", "", NONE): 63,
     Fault('a deletion is trusted', '_kits.external.machine:_erase',
           "if s.observed is UNSEEN:", "if True:\n        return Write(record.drop(key), '')\n"
           "    if False:", NONE): 43,
@@ -40,7 +40,7 @@ FAULTS = {
     Fault('a lost call is held for refused', '_kits.external.failures:read',
           "is_refused=is_unsent", "is_refused=True", ONE): 127,
     Fault('the replaced thing is forgotten', '_kits.external.machine:_keep',
-          "previous=(*record.previous, record.key)", "previous=()", ONE): 1,
+          "previous=record.keys", "previous=()", ONE): 1,
     Fault('the observation is of another thing', '_kits.external.driving:Journey._look',
           "if notes.observed_key == record.subject else UNSEEN", "if True else UNSEEN", ONE): 121,
     Fault('the next thing has the same token', '_kits.external.machine:_keep',
@@ -49,7 +49,7 @@ FAULTS = {
     Fault('nothing holds the object', '_kits.external.driving:Journey._store',
           "is_held=True", "is_held=False", NONE): 20,
     Fault('a call under way is forgotten', '_kits.external.machine:step',
-          "record.phase is Phase.WANTED and not record.keys", "not record.keys", NONE): 742,
+          "phase is Phase.WANTED and not record.keys", "not record.keys", NONE): 742,
     Fault('a failed call is made again', '_kits.external.driving:Journey._call',
           "notes.announced, notes.is_refused, notes.ended = None, False, None",
           "notes.is_refused = False", ONE): 127,
@@ -60,7 +60,7 @@ FAULTS = {
     Fault('one waits forever for a lost turn', '_kits.external.gates:Gate._wake',
           "caller.wake()", "pass", SETTLED): 16,
     Fault('nobody is told that it has stopped', '_kits.external.driving:Journey._rest',
-          "outcome = progression.Outcome(final=True, message=report.message)", "pass",
+          "outcome = progression.Outcome(final=True, message=step.message)", "pass",
           SETTLED): 127,
 }
 """The faults, each with the first seed that finds it."""
