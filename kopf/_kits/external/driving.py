@@ -184,6 +184,8 @@ class Journey:
         """What is on the object."""
         self.found: Any = UNSEEN
         self.desired: Any = None
+        self.failure: progression.Outcome | None = None
+        """What the last call of the run has failed with: it is followed by writes only."""
 
     async def go(self) -> externals.Result:
         """Carry out the steps; return what follows."""
@@ -198,8 +200,6 @@ class Journey:
                     or self.record.phase is Phase.CREATING):  # the call can be repeated
                 await self._desire()
             while run.raw is not None:
-                if run.limits.is_stopped():
-                    return externals.Result(due=self.clock.mono(), is_settled=False)
                 step = machine.step(self._look())
                 match step:
                     case machine.Write() if step.record.phase is Phase.CREATING:
@@ -341,6 +341,10 @@ class Journey:
 
     def _enter(self, verb: str) -> gates.Gate:
         """Have a turn at the gate; if it is not this one's turn, the run ends until it is."""
+        if self.failure is not None:
+            raise self._fail(self.failure)
+        if self.run.limits.is_stopped():
+            raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
         notes, external = self.notes, self.external
         gate = self.driver.open_gate(
             None if external.limit_key is None
@@ -350,7 +354,7 @@ class Journey:
         if not gate.enter(notes, urgency, is_safe=is_safe):
             if gate.is_broken:
                 notes.distrust()  # it is long ago when the system is back
-            if urgency is not gates.Urgency.ROUTINE:
+            if urgency is not gates.Urgency.ROUTINE and not self.run.problems:
                 self.run.problems.append(
                     f"{external.id} is not available." if gate.is_broken else
                     f"It waits for its turn at {external.id}.")
@@ -412,13 +416,13 @@ class Journey:
             await self._note_result(step, outcome.result)
             return
         if verb == 'create':
-            await self._note_loss(is_refused=failure.is_refused)
+            notes.is_refused = failure.is_refused
+            notes.ended = None if failure.is_refused else now.wall
         notes.distrust()
-        if gate.is_closed and (failure.is_system or until is not None):
-            gate.wait(notes, self._find_urgency(verb))
+        if gate.is_closed and (failure.is_system or until is not None):  # it waits at the gate
             self.run.problems.append(outcome.message or '')
-            raise _Stop(externals.Result(is_settled=False))
-        raise self._fail(outcome)
+        else:
+            self.failure = outcome
 
     async def _note_result(self, step: machine.Call, result: Any) -> None:
         notes, record, now = self.notes, self.record, self.clock.now()
@@ -459,17 +463,6 @@ class Journey:
             notes.pace = min(notes.pace * 2, limit) if notes.seen == known else interval
             return notes.pace
         return interval
-
-    async def _note_loss(self, *, is_refused: bool) -> None:
-        """Note what a failed call that creates can have done, unless the next call tells it."""
-        notes = self.notes
-        notes.is_refused = is_refused
-        notes.ended = None if is_refused else self.clock.now().wall
-        step = machine.step(self._look())
-        if isinstance(step, machine.Write):
-            await self._write(step)
-            if self.record.phase is Phase.UNKNOWN:
-                raise _Stop(self._rest(machine.step(self._look())))
 
     def _fail(self, outcome: progression.Outcome) -> _Stop:
         """End the run with a failure: it is tried again, unless that is senseless."""
@@ -517,9 +510,10 @@ class Journey:
                 tb = None
             self.logger.error(f"{self.run.handler!r}: {text}", exc_info=None if tb is None else e)
 
-    def _rest(self, step: machine.Step) -> externals.Result:
+    def _rest(self, step: machine.Rest) -> externals.Result:
         """End the run: say how it is, and when it goes on."""
-        assert isinstance(step, machine.Rest)
+        if self.failure is not None and self.record.phase is not Phase.UNKNOWN:
+            raise self._fail(self.failure)
         notes, now, outcome = self.notes, self.clock.now(), None
         if step.reason == machine.MAY_EXIST:
             step = step._replace(message=self._advise(step.message))

@@ -135,17 +135,13 @@ class Gate:
             self._running += 1
             self._entered.add(caller)
             return True
-        self.wait(caller, urgency)
-        return False
-
-    def wait(self, caller: Caller, urgency: Urgency) -> None:
-        """Queue somebody, who is woken up when there is room."""
         place = next(
             (queue for queue in self._queues[:urgency] if caller in queue), self._queues[urgency])
         place[caller] = None
         for queue in self._queues[urgency + 1:]:
             queue.pop(caller, None)
         self._arm()
+        return False
 
     def begin(self, caller: Caller) -> None:
         """Note that the call begins now, which can be long after it was let in."""
