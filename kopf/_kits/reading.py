@@ -4,7 +4,7 @@ Reading of other objects in handlers, on the connections of the operator.
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
-from kopf._cogs.clients import errors, listing, scanning
+from kopf._cogs.clients import listing
 from kopf._cogs.structs import references
 from kopf._cogs.structs.bodies import Body, RawBody
 from kopf._core.actions import invocation
@@ -103,7 +103,7 @@ def _get_namespace() -> str | None:
 
 
 async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) -> Any:
-    resource = await _find(applier, kind)
+    resource = await applier.find(_select(kind), f"{kind!r}")
     if resource.namespaced and namespace is None:
         raise ValueError(f"{resource} {name!r} needs a namespace. Pass it as namespace=.")
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
@@ -117,7 +117,7 @@ async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) ->
 async def _list(
         applier: Applier, kind: Any, namespace: str | None, labels: Mapping[str, str],
 ) -> list[Any]:
-    resource = await _find(applier, kind)
+    resource = await applier.find(_select(kind), f"{kind!r}")
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
     found = applier.recall(resource, where, None)
     if found is None:
@@ -131,25 +131,8 @@ async def _list(
         raw['metadata'].get('labels') or {}).items()]
 
 
-async def _find(applier: Applier, kind: Any) -> references.Resource:
-    """
-    Find the resource in the cluster.
-
-    :raises APINotFoundError: if there is none.
-    """
-    selector = references.Selector(*kind) if isinstance(kind, tuple) else references.Selector(kind)
-    found = applier.found.get(selector)
-    if found is None:
-        groups = None if selector.group is None else [selector.group]
-        findings = await scanning.scan(applier.client, groups=groups)
-        fitting = selector.select(findings.resources)
-        if len(fitting) > 1:
-            raise ValueError(f"{kind!r} is ambiguous: {', '.join(map(str, fitting))}.")
-        if not fitting:
-            raise errors.APINotFoundError(f"There is no {kind!r} in the cluster.", status=404)
-        [found] = fitting
-        applier.found[selector] = found
-    return found
+def _select(kind: Any) -> references.Selector:
+    return references.Selector(*kind) if isinstance(kind, tuple) else references.Selector(kind)
 
 
 def _decode(kind: Any, raw: RawBody) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import kopf
 from kopf._cogs.clients import api
 from kopf._cogs.structs import credentials
-from kopf._cogs.structs.references import Resource
+from kopf._cogs.structs.references import Resource, Selector
 from kopf._core.actions.invocation import invoke
 from kopf._core.engines.reconciling.applications import Application, Applier
 from tests._cogs.clients.servers import Server, say
@@ -124,7 +124,7 @@ async def test_a_request_that_was_given_up_before_is_not_sent(executor):
                 settings=kopf.OperatorSettings()) as client:
             applier = Applier(client)
             applier.enter()
-            applier._resources['v1', 'ConfigMap'] = CONFIGMAPS
+            applier._found[Selector(group='', version='v1', kind='ConfigMap')] = CONFIGMAPS
             await invoke(declare(fn), {}, executor)
     finally:
         server.stop()

@@ -73,10 +73,8 @@ class Applier:
     def __init__(self, client: api.Client) -> None:
         self.client = client
         self.recall: Recall = lambda *_: None
-        self.found: dict[references.Selector, references.Resource] = {}
-        """The resources in the cluster that were read."""
+        self._found: dict[references.Selector, references.Resource] = {}
         self._loop = asyncio.get_running_loop()
-        self._resources: dict[tuple[str, str], references.Resource] = {}
 
     def rely_on(self, recall: Recall) -> None:
         """Set what knows the objects; with shards, nobody knows all of them."""
@@ -112,7 +110,9 @@ class Applier:
                 and isinstance(metadata, dict) and metadata.get('name')):
             raise desired.ManifestError(
                 "A manifest to be applied needs apiVersion, kind, and metadata with a name.")
-        resource = await self._find(api_version, kind)
+        group, _, version = api_version.rpartition('/')
+        selector = references.Selector(group=group, version=version, kind=kind)
+        resource = await self.find(selector, f"kind {kind} of {api_version}")
         if resource.namespaced and not metadata.get('namespace'):
             raise desired.ManifestError(
                 f"{kind} {metadata['name']!r} needs a namespace. Set one, or use kopf.adopt().")
@@ -123,19 +123,24 @@ class Applier:
         except _GivenUpError:
             raise asyncio.CancelledError from None
 
-    async def _find(self, api_version: str, kind: str) -> references.Resource:
-        """Find the resource of a kind in the cluster; those that are there are remembered."""
-        found = self._resources.get((api_version, kind))
+    async def find(self, selector: references.Selector, title: str) -> references.Resource:
+        """
+        Find a resource in the cluster; those that are there are remembered.
+
+        :raises errors.APINotFoundError: if there is none.
+        :raises ValueError: if there are several.
+        """
+        found = self._found.get(selector)
         if found is None:
-            group = api_version.rpartition('/')[0]
-            findings = await scanning.scan_groups(self.client, groups=[group])
-            self._resources.update({
-                (resource.api_version, resource.kind or ''): resource
-                for resource in findings.resources})
-            found = self._resources.get((api_version, kind))
-        if found is None:
-            raise errors.APINotFoundError(
-                f"There is no kind {kind} of {api_version} in the cluster.", status=404)
+            findings = await scanning.scan(self.client) if selector.group is None else (
+                await scanning.scan_groups(self.client, groups=[selector.group]))
+            fitting = selector.select(findings.resources)
+            if len(fitting) > 1:
+                raise ValueError(f"{title} is ambiguous: {', '.join(map(str, fitting))}.")
+            if not fitting:
+                raise errors.APINotFoundError(f"There is no {title} in the cluster.", status=404)
+            [found] = fitting
+            self._found[selector] = found
         return found
 
 

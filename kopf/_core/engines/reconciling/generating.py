@@ -178,19 +178,18 @@ async def create(
         *,
         resource: references.Resource,
         manifest: Mapping[str, Any],
-        permit: Callable[[], None] | None = None,
-        logger: api.Logger | None = None,
+        **options: Any,
 ) -> bodies.RawBody:
     """
     Create an object, which is then to be claimed by `claim`. Other than `applying.apply`, it
-    never changes an object that exists.
+    never changes an object that exists. The options are those of `api.Client.request`.
 
     :raises errors.APIConflictError: if the object exists.
     :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
     """
     created: bodies.RawBody = await client.request(
         'POST', resource.get_url(namespace=manifest['metadata'].get('namespace')),
-        params={'fieldManager': CREATOR}, permit=permit, logger=logger,
+        params={'fieldManager': CREATOR}, **options,
         body=json.dumps(manifest, allow_nan=False).encode())
     return created
 
@@ -201,8 +200,7 @@ async def claim(
         resource: references.Resource,
         raw: bodies.RawBody,
         manager: str,
-        permit: Callable[[], None] | None = None,
-        logger: api.Logger | None = None,
+        **options: Any,
 ) -> bodies.RawBody:
     """
     Note on an object that the manager has applied what `create` has set; return its new state.
@@ -223,8 +221,8 @@ async def claim(
         'uid': meta['uid'], 'resourceVersion': meta['resourceVersion'], 'managedFields': claimed}}
     path = resource.get_url(namespace=meta.get('namespace'), name=meta['name'])
     newest: bodies.RawBody = await client.request(
-        'PATCH', path, body=json.dumps(patch).encode(), permit=permit,
-        content_type='application/merge-patch+json', logger=logger)
+        'PATCH', path, body=json.dumps(patch).encode(),
+        content_type='application/merge-patch+json', **options)
     return newest
 
 
