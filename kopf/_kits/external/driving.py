@@ -160,7 +160,7 @@ class Driver(hub.Driver):
 
 def _trigger(notes: Notes | None) -> None:
     if notes is not None and not notes.is_asked:
-        notes.is_asked = True
+        notes.is_asked, notes.observed = True, UNSEEN
         notes.wake()
 
 
@@ -190,8 +190,6 @@ class Journey:
     async def go(self) -> externals.Result:
         """Carry out the steps; return what follows."""
         run = self.run
-        if self.notes.is_asked:
-            self.notes.observed = UNSEEN
         try:
             self._read()
             await self._write_key()
@@ -310,12 +308,9 @@ class Journey:
 
     async def _store(self, step: machine.Write) -> bool:
         """Store the record; false if others were faster."""
-        raw: Any = self.run.raw
         known, record = self.record, step.record
         annotations: dict[str, str | None] = {
-            records.make_name(self.external.id): record.encode()}
-        if records.MARK not in (raw['metadata'].get('annotations') or {}):
-            annotations[records.MARK] = 'yes'
+            records.make_name(self.external.id): record.encode(), records.MARK: 'yes'}
         if known.phase is Phase.UNKNOWN:
             annotations[records.make_name(self.external.id, records.RETRY)] = None
         is_written = await self.run.write(annotations, is_held=True)

@@ -12,16 +12,18 @@ from kopf._cogs.clients import errors
 from kopf._core.intents import handlererrors
 
 UNSENT = frozenset({
-    'aiohttp.ClientConnectorError', 'aiohttp.ConnectionTimeoutError', 'httpx.ConnectError',
-    'httpx.ConnectTimeout', 'httpx.PoolTimeout', 'requests.ConnectTimeout',
-    'urllib3.NewConnectionError', 'urllib3.ConnectTimeoutError'})
+    'builtins.ConnectionRefusedError', 'aiohttp.ClientConnectorError',
+    'aiohttp.ConnectionTimeoutError', 'httpx.ConnectError', 'httpx.ConnectTimeout',
+    'httpx.PoolTimeout', 'requests.ConnectTimeout', 'urllib3.NewConnectionError',
+    'urllib3.ConnectTimeoutError'})
 """The errors before anything is sent. Botocore repeats calls by itself, so its ones say nothing."""
 
 BROKEN = frozenset({
-    'aiohttp.ClientConnectionError', 'aiohttp.ClientPayloadError', 'httpx.TransportError',
-    'requests.ConnectionError', 'requests.Timeout', 'requests.ChunkedEncodingError',
-    'botocore.HTTPClientError', 'botocore.ConnectionError'})
-"""The errors of connections, besides OSError and TimeoutError."""
+    'builtins.OSError', 'kopf.HandlerTimeoutError', 'aiohttp.ClientConnectionError',
+    'aiohttp.ClientPayloadError', 'httpx.TransportError', 'requests.ConnectionError',
+    'requests.Timeout', 'requests.ChunkedEncodingError', 'botocore.HTTPClientError',
+    'botocore.ConnectionError'})
+"""The errors of connections, and of calls that take too long."""
 
 THROTTLED = frozenset({
     'Throttling', 'ThrottlingException', 'ThrottledException', 'TooManyRequestsException',
@@ -93,17 +95,15 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         return Failure(is_refused=True, delay=min(e.delay or 0.0, MAX_DELAY))
     if isinstance(e, NotSent):
         return Failure(is_system=None, is_refused=True)
-    if isinstance(e, handlererrors.HandlerTimeoutError):
-        return Failure(is_system=True)
     if isinstance(e, errors.APIError):  # of `kopf.apply`: the call itself can have succeeded
         return Failure()
     status, headers, code = _read_response(e)
     if status is None:
-        names = _name(e)
         reason = getattr(e.args[0], 'reason', None) if e is not None and e.args else None
-        is_unsent = isinstance(e, ConnectionRefusedError) or bool(UNSENT & (names | _name(reason)))
-        is_broken = isinstance(e, (OSError, TimeoutError)) or bool(BROKEN & names)
-        return Failure(is_system=is_unsent or is_broken, is_refused=is_unsent)
+        names = _name(e) | _name(reason)
+        is_unsent = not UNSENT.isdisjoint(names)
+        return Failure(
+            is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)
     delay = errors.parse_retry_after(
         headers.get('Retry-After') or headers.get('retry-after'), limit=MAX_DELAY, now=now)
     if status == 429 or code in THROTTLED:
@@ -116,8 +116,9 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
 
 def is_of_connection(e: BaseException) -> bool:
     """Whether a connection has failed: then, the frames of its library tell nothing."""
-    return any(isinstance(each, (ConnectionError, socket.gaierror)) or bool(BROKEN & _name(each))
-               for each in (e, getattr(e, 'reason', None)))  # the latter is that of urllib
+    return any(isinstance(each, (ConnectionError, socket.gaierror)) or not (
+        BROKEN - {'builtins.OSError'}).isdisjoint(_name(each))
+        for each in (e, getattr(e, 'reason', None)))  # the latter is that of urllib
 
 
 def _name(e: object) -> set[str]:

@@ -6,7 +6,6 @@ then; nothing is polled. The most urgent comes first. When a system has failed s
 row, only probes are let through, until one of them succeeds.
 """
 import asyncio
-import collections
 import dataclasses
 import enum
 import math
@@ -78,8 +77,6 @@ class Caller:
     wake: Callable[[], None]
     is_safe: bool = True
     """Whether its call can be repeated, so that it can be a probe."""
-    travel: asyncio.TimerHandle | None = None
-    """What counts its call, which can still be on the way to the system."""
 
 
 class Gate:
@@ -95,11 +92,10 @@ class Gate:
         self._time = time
         self._queues: Sequence[dict[Caller, float | None]] = [{} for _ in Urgency]
         """Who waits, in this order, for each urgency; and when they were woken up."""
-        self._counted: collections.deque[float] = collections.deque()
-        """When the latest calls have reached the system at the latest."""
-        self._entered: set[Caller] = set()
-        """Those that are let in whose calls have not reached the system yet for certain."""
-        self._running = 0
+        self._running: dict[Caller, float] = {}
+        """Who is let in, and when their calls have reached the system at the latest."""
+        self._counted: list[float] = []
+        """When the calls that have ended lately have reached the system at the latest."""
         self._held = -math.inf
         """Until when the system wants no calls."""
         self._timer: asyncio.TimerHandle | None = None
@@ -132,8 +128,7 @@ class Gate:
             not any(self._queues[:urgency + 1]))
         if is_next and self._measure()[1] <= self._time():
             self.forget(caller)
-            self._running += 1
-            self._entered.add(caller)
+            self._running[caller] = math.inf
             return True
         place = next(
             (queue for queue in self._queues[:urgency] if caller in queue), self._queues[urgency])
@@ -145,13 +140,7 @@ class Gate:
 
     def begin(self, caller: Caller) -> None:
         """Note that the call begins now, which can be long after it was let in."""
-        caller.travel = asyncio.get_running_loop().call_later(TRAVEL, self._count, caller)
-
-    def _count(self, caller: Caller) -> None:
-        caller.travel = None
-        self._entered.discard(caller)
-        if self._rate is not None:
-            self._counted.append(self._time())
+        self._running[caller] = self._time() + TRAVEL
         self._arm()
 
     def leave(
@@ -161,13 +150,10 @@ class Gate:
         Note the end of a call: whether the system has failed, or None if that is not known; and
         until when it wants no calls. Return whether it is news that it is away, or that it is back.
         """
-        was_broken = self.is_broken
-        has_begun = caller.travel is not None or caller not in self._entered
-        self._running -= 1
-        if caller.travel is not None:
-            caller.travel.cancel()
-            self._count(caller)
-        self._entered.discard(caller)
+        now, was_broken, arrival = self._time(), self.is_broken, self._running.pop(caller)
+        has_begun = arrival < math.inf
+        if has_begun and self._rate is not None:
+            self._counted.append(min(arrival, now))
         if has_failed is not None:
             self._failures = self._failures + 1 if has_failed else 0
         if self.is_broken and has_begun:
@@ -175,7 +161,7 @@ class Gate:
                 self._probing, self.breaks = PROBING, self.breaks + 1
             elif has_failed:
                 self._probing = min(MAX_PROBING, self._probing * 2)
-            self._hold(self._time() + self._probing)
+            self._hold(now + self._probing)
         if until is not None:
             self._hold(until)
         self._arm()
@@ -198,19 +184,17 @@ class Gate:
         limit = None if rate is None else rate.concurrency
         if rate is not None:
             count, per = rate.share(self._get_share())
-            while self._counted and self._counted[0] + per <= now:
-                self._counted.popleft()
-            count -= len(self._entered)
-            room = count - len(self._counted)
-            if count <= 0:
-                due = math.inf
-            elif room <= 0:
-                due = max(due, self._counted[-count] + per)
+            self._counted = [time for time in self._counted if time + per > now]
+            arrivals = sorted([*self._counted, *(
+                time for time in self._running.values() if time + per > now)])
+            room = count - len(arrivals)
+            if room <= 0:
+                due = max(due, arrivals[-count] + per)
         if self.is_broken:
             limit = 1  # one probe at a time
         if limit is not None:
-            room = min(room, limit - self._running)
-            due = due if limit > self._running else math.inf
+            room = min(room, limit - len(self._running))
+            due = due if limit > len(self._running) else math.inf
         return room, due
 
     # Waking up.
@@ -222,8 +206,7 @@ class Gate:
             self._timer = None
         _, due = self._measure()
         if any(self._queues) and due < math.inf:
-            delay = max(0.0, due - self._time())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._wake)
+            self._timer = asyncio.get_running_loop().call_at(max(due, self._time()), self._wake)
 
     def _wake(self) -> None:
         self._timer, now = None, self._time()

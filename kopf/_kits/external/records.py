@@ -37,6 +37,17 @@ class Phase(enum.StrEnum):
     """It can be deleted already."""
 
 
+TEXTS = {
+    Phase.WANTED: "it is not created yet",
+    Phase.CREATING: "a call to create it was announced with the token {record.token}, attempt "
+                    "{record.attempt}, and its result is not known",
+    Phase.UNKNOWN: "it may exist by the token {record.token}: look, and use `kopf external adopt` "
+                   "or `kopf external retry`",
+    Phase.KNOWN: "it exists by the key {record.key}",
+    Phase.DELETING: "it is being deleted: {keys}",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
     """What is stored of a thing."""
@@ -75,21 +86,11 @@ class Record:
 
     def describe(self) -> str:
         """Describe in words what is known."""
-        replaced = f"; to be deleted: {', '.join(map(str, self.previous))}" if self.previous else ''
-        match self.phase:
-            case Phase.WANTED:
-                text = "it is not created yet"
-            case Phase.CREATING:
-                text = (f"a call to create it was announced with the token {self.token}, attempt "
-                        f"{self.attempt}, and its result is not known")
-            case Phase.UNKNOWN:
-                text = (f"it may exist by the token {self.token}: look, and use `kopf external "
-                        f"adopt` or `kopf external retry`")
-            case Phase.KNOWN:
-                text = f"it exists by the key {self.key}"
-            case Phase.DELETING:
-                text = f"it is being deleted: {', '.join(map(str, self.keys)) or 'done'}"
-        return text + (replaced if self.phase is not Phase.DELETING else '')
+        text = TEXTS[self.phase].format(
+            record=self, keys=', '.join(map(str, self.keys)) or 'done')
+        if self.previous and self.phase is not Phase.DELETING:
+            text += f"; to be deleted: {', '.join(map(str, self.previous))}"
+        return text
 
     def encode(self) -> str:
         fields = {

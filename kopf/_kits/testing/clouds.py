@@ -2,13 +2,12 @@
 Fake clouds: small external systems to test against, with the behaviour of real ones.
 """
 import asyncio
-import bisect
 import collections
 import json
 import math
 import random
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import aiohttp
 import multidict
@@ -64,7 +63,8 @@ class FakeCloud(externals.System):
     def _clear(self) -> None:
         self._random = random.Random(self._seed)
         self._served: collections.deque[float] = collections.deque()
-        self._things: dict[str, dict[str, list[_Version]]] = {}
+        self._things: dict[str, dict[str, list[tuple[float, Thing | None]]]] = {}
+        """By the kinds and the ids: since when they are so, and None if they are deleted."""
         self._ids: dict[tuple[str, str], str] = {}
         """By the kinds and the tokens."""
 
@@ -218,7 +218,7 @@ class FakeCloud(externals.System):
         if token is not None:
             self._ids[kind, token] = key
         thing = {**fields, 'id': key}
-        self._things.setdefault(kind, {})[key] = [_Version(now, thing)]
+        self._things.setdefault(kind, {})[key] = [(now, thing)]
         return _answer(201, thing)
 
     def _change(self, method: str, kind: str, key: str, fields: Thing, now: float) -> web.Response:
@@ -227,24 +227,17 @@ class FakeCloud(externals.System):
             return _answer(404, {'error': 'not found'})
         changed = None if method == 'DELETE' else {
             **(thing if method == 'PATCH' else {}), **fields, 'id': key}
-        self._things[kind][key].append(_Version(now, changed))
+        self._things[kind][key].append((now, changed))
         return web.Response(status=204) if changed is None else _answer(200, changed)
 
     def _look(self, kind: str, key: str, time: float) -> Thing | None:
         """Get a thing as it was at a time; None if it was not there."""
         versions = self._things.get(kind, {}).get(key, [])
-        index = bisect.bisect_right(versions, time, key=lambda version: version.time)
-        return versions[index - 1].thing if index else None
+        return next((thing for since, thing in reversed(versions) if since <= time), None)
 
     def _iter_things(self, kind: str, time: float) -> list[Thing]:
         found = (self._look(kind, key, time) for key in self._things.get(kind, ()))
         return [thing for thing in found if thing is not None]
-
-
-class _Version(NamedTuple):
-    time: float
-    thing: Thing | None
-    """None if it was deleted then."""
 
 
 def _parse(path: str) -> tuple[str, str, dict[str, str]]:
