@@ -3,6 +3,7 @@ Declarations of externals: `kopf.external`, and what can be asked of them from o
 """
 import contextlib
 import dataclasses
+import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -242,6 +243,7 @@ def external(
         if isinstance(collection, str):
             raise TypeError(f"{name}= must be a collection, e.g. [{collection!r}].")
     leaders = tuple(after)
+    pause = math.inf if interval is None else interval
     options: Any = {
         'declared': references.get_declaration(arg1),
         'selector': references.Selector(
@@ -249,7 +251,8 @@ def external(
             singular=singular, shortcut=shortcut, category=category),
         'param': param, 'backoff': backoff}
     made = External(
-        id=id, interval=interval, max_interval=max_interval, limit=limit, limit_key=limit_key,
+        id=id, interval=pause, max_interval=pause if max_interval is None else max_interval,
+        limit=limit, limit_key=limit_key,
         leaders=[other.id if isinstance(other, External) else other for other in leaders],
         shown=tuple(shown), abilities=machine.Abilities(
             updates=False, corrects=on_drift == 'correct', orphans=deletion == 'orphan',

@@ -43,9 +43,10 @@ SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 class Declaration:
     """What the author has declared."""
     id: str
-    interval: float | None
-    max_interval: float | None
-    """Up to which interval things are observed more and more seldom; None if they are not."""
+    interval: float
+    """How often (seconds) a thing is observed, though nothing has changed; inf for never."""
+    max_interval: float
+    """Up to which interval things are observed more and more seldom while nothing changes."""
     limit: gates.Rate | None
     limit_key: Callable[..., Any] | None
     shown: Sequence[str]
@@ -182,6 +183,7 @@ class Journey:
         self.logger = run.cause.logger
         self.record = records.Record()
         """What is on the object."""
+        self.is_deleting = False
         self.found: Any = UNSEEN
         self.desired: Any = None
         self.failure: progression.Outcome | None = None
@@ -244,13 +246,14 @@ class Journey:
     def _look(self) -> machine.Situation:
         notes, record, now = self.notes, self.record, self.clock.now()
         raw: Any = self.run.raw
+        self.is_deleting = finalizers.is_deleting(raw)
         annotations: Any = raw['metadata'].get('annotations') or {}
         if record.key is not None and record.phase is Phase.KNOWN:
             self.driver.keys[record.key] = notes
         return machine.Situation(
             record=record, can=self.external.abilities, now=now.wall, token=str(uuid.uuid4()),
             desired=self.desired, digest=notes.digest,
-            is_deleting=finalizers.is_deleting(raw), is_paused=self.run.limits.is_paused(),
+            is_deleting=self.is_deleting, is_paused=self.run.limits.is_paused(),
             waits_for=self._find_obstacle(raw),
             adopt=annotations.get(records.make_name(self.external.id, records.ADOPT)),
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
@@ -264,23 +267,21 @@ class Journey:
 
     def _find_obstacle(self, raw: bodies.RawBody) -> str | None:
         """Find another external that must be there before this one, or be gone before it."""
-        is_deleting = finalizers.is_deleting(raw)
-        for other in self.external.followers if is_deleting else self.external.leaders:
+        for other in self.external.followers if self.is_deleting else self.external.leaders:
             with contextlib.suppress(ValueError):
                 known = records.read(raw, other)
-                if is_deleting and known is not None:
+                if self.is_deleting and known is not None:
                     return f"{other} has to be gone before."
-                if not is_deleting and (known is None or known.phase is not Phase.KNOWN):
+                if not self.is_deleting and (known is None or known.phase is not Phase.KNOWN):
                     return f"{other} has to be there before."
         return None
 
     def _find_due(self, now: float) -> float:
         """Find when to observe: by the interval, after a change, or as somebody has asked."""
-        notes, record, interval = self.notes, self.record, self.external.interval
+        notes, record = self.notes, self.record
         if notes.due is None:
-            spread = random.uniform(0, interval) if interval is not None else float('inf')
             is_known = record.synced is not None and notes.digest in (None, record.synced)
-            notes.due = now + spread if is_known else now
+            notes.due = now + self.external.interval * random.random() if is_known else now
         is_changed = notes.digest not in (None, record.synced, notes.checked)
         is_urgent = notes.is_asked or (is_changed and not self.run.limits.is_paused())
         return max(min(notes.due, now) if is_urgent else notes.due, notes.observed_at + FLOOR)
@@ -344,7 +345,12 @@ class Journey:
         gate = self.driver.open_gate(
             None if external.limit_key is None
             else external.limit_key(**self.run.cause.kwargs))
-        urgency = self._find_urgency(verb)
+        urgency = gates.Urgency.ROUTINE
+        if verb not in ('observe', 'find'):
+            urgency = gates.Urgency.CHANGE
+        elif self.is_deleting or notes.is_asked or (
+                notes.digest not in (None, self.record.synced)):
+            urgency = gates.Urgency.QUESTION
         is_safe = verb in SAFE or external.abilities.is_idempotent
         if not gate.enter(notes, urgency, is_safe=is_safe):
             if gate.is_broken:
@@ -355,14 +361,6 @@ class Journey:
                     f"It waits for its turn at {external.id}.")
             raise _Stop(externals.Result(is_settled=False))
         return gate
-
-    def _find_urgency(self, verb: str) -> gates.Urgency:
-        notes = self.notes
-        if verb not in ('observe', 'find'):
-            return gates.Urgency.CHANGE
-        is_news = notes.is_asked or notes.digest not in (None, self.record.synced) or (
-            self.run.raw is not None and finalizers.is_deleting(self.run.raw))
-        return gates.Urgency.QUESTION if is_news else gates.Urgency.ROUTINE
 
     async def _invoke(self, step: machine.Call) -> progression.Outcome:
         """Make an attempt of a function of the author."""
@@ -406,8 +404,9 @@ class Journey:
             outcome = outcome._replace(exception=None)
         until = None if failure.delay is None else now.mono + failure.delay
         news = gate.leave(notes, has_failed=failure.is_system, until=until)
-        self._tell(gate, outcome, news, is_held=until is not None)
+        self._tell(gate, news, outcome.message)
         if outcome.exception is None:
+            notes.problem = None
             await self._note_result(step, outcome.result)
             return
         if verb == 'create':
@@ -417,6 +416,7 @@ class Journey:
         if gate.is_closed and (failure.is_system or until is not None):  # it waits at the gate
             self.run.problems.append(outcome.message or '')
         else:
+            self._complain(outcome.message or repr(outcome.exception), outcome.exception)
             self.failure = outcome
 
     async def _note_result(self, step: machine.Call, result: Any) -> None:
@@ -436,8 +436,8 @@ class Journey:
                 notes.observed, notes.observed_at = result, now.mono
                 notes.observed_key, notes.checked = step.key, notes.digest
                 notes.is_asked = False
-                notes.due = float('inf') if self.external.interval is None else (
-                    now.mono + self._find_pace(result) * random.uniform(1 - SPREAD, 1 + SPREAD))
+                notes.due = now.mono + self._find_pace(result) * random.uniform(
+                    1 - SPREAD, 1 + SPREAD)
                 if record.synced == notes.digest and record.phase is Phase.KNOWN and (
                         notes.updated is None) and (
                         result is None or machine.compare(result, self.desired)):
@@ -451,21 +451,19 @@ class Journey:
 
     def _find_pace(self, observed: Any) -> float:
         """Find the interval: the longer, the more often nothing new was observed."""
-        notes, interval, limit = self.notes, self.external.interval, self.external.max_interval
-        assert interval is not None
-        if limit is not None:
-            known, notes.seen = notes.seen, hash(repr((observed, notes.digest)))
-            notes.pace = min(notes.pace * 2, limit) if notes.seen == known else interval
-            return notes.pace
-        return interval
+        notes, external = self.notes, self.external
+        known, notes.seen = notes.seen, hash(repr((observed, notes.digest)))
+        notes.pace = external.interval if notes.seen != known else (
+            min(notes.pace * 2, external.max_interval))
+        return notes.pace
 
     def _fail(self, outcome: progression.Outcome) -> _Stop:
         """End the run with a failure: it is tried again, unless that is senseless."""
-        now, interval = self.clock.mono(), self.external.interval
+        now = self.clock.mono()
         self.run.problems.append(outcome.message or repr(outcome.exception))
         if outcome.final and not isinstance(
                 outcome.exception, handlererrors.HandlerTimeoutError):
-            due = math.inf if interval is None else now + interval  # no deletion is given up
+            due = now + self.external.interval  # no deletion is given up
             return _Stop(externals.Result(due=due, outcome=outcome))
         delay = outcome.delay if outcome.delay is not None else execution.get_backoff(
             self.external.calls['observe'], self.run.context.settings, self.run.state.retries)
@@ -474,23 +472,16 @@ class Journey:
 
     # Telling.
 
-    def _tell(
-            self, gate: gates.Gate, outcome: progression.Outcome, news: bool | None, *,
-            is_held: bool,
-    ) -> None:
-        """Say what is new: of this thing, or of its system, which is not said for each thing."""
+    def _tell(self, gate: gates.Gate, news: bool | None, message: str | None) -> None:
+        """Say what is new of the system, which is not said for each thing."""
         posted = loggers.ObjectLogger(
             body=self.run.cause.body, settings=self.run.context.settings)
         if news is True:
             posted.warning(
                 f"The system {gate.name} is not available. Until it is, there are only probes, and "
-                f"no more errors of it: {outcome.message}")
+                f"no more errors of it: {message}")
         elif news is False:
             posted.info(f"The system {gate.name} is available again.")
-        if outcome.exception is None:
-            self.notes.problem = None
-        elif not gate.is_broken and not is_held:
-            self._complain(outcome.message or repr(outcome.exception), outcome.exception)
 
     def _complain(self, text: str, e: BaseException | None = None) -> None:
         """Log a problem once, until there is another one; of a connection, in one line."""
