@@ -6,8 +6,10 @@ then; nothing is polled. The most urgent comes first. When a system has failed s
 row, only probes are let through, until one of them succeeds.
 """
 import asyncio
+import collections
 import dataclasses
 import enum
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -94,7 +96,7 @@ class Gate:
         """Who waits, in this order, for each urgency; and when they were woken up."""
         self._running: dict[Caller, float] = {}
         """Who is let in, and when their calls have reached the system at the latest."""
-        self._counted: list[float] = []
+        self._counted: collections.deque[float] = collections.deque()
         """When the calls that have ended lately have reached the system at the latest."""
         self._held = -math.inf
         """Until when the system wants no calls."""
@@ -184,9 +186,10 @@ class Gate:
         limit = None if rate is None else rate.concurrency
         if rate is not None:
             count, per = rate.share(self._get_share())
-            self._counted = [time for time in self._counted if time + per > now]
-            arrivals = sorted([*self._counted, *(
-                time for time in self._running.values() if time + per > now)])
+            while self._counted and self._counted[0] + per <= now:
+                self._counted.popleft()
+            arrivals = sorted(time for time in itertools.chain(
+                self._counted, self._running.values()) if time + per > now)
             room = count - len(arrivals)
             if room <= 0:
                 due = max(due, arrivals[-count] + per)
@@ -204,8 +207,8 @@ class Gate:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        _, due = self._measure()
-        if any(self._queues) and due < math.inf:
+        due = self._measure()[1] if any(self._queues) else math.inf
+        if due < math.inf:
             self._timer = asyncio.get_running_loop().call_at(max(due, self._time()), self._wake)
 
     def _wake(self) -> None:
@@ -214,10 +217,9 @@ class Gate:
         if due > now:
             self._arm()
             return
-        room = min(room, MAX_WOKEN)
-        waiting = [(caller, queue) for queue in self._queues for caller in queue]
-        if self.is_broken:
-            waiting.sort(key=lambda place: not place[0].is_safe)
+        places = ((caller, queue) for queue in self._queues for caller in queue)
+        waiting = sorted(places, key=lambda place: not place[0].is_safe) if self.is_broken else (
+            list(itertools.islice(places, MAX_WOKEN)))
         for caller, queue in waiting:
             if room < 1:
                 break
