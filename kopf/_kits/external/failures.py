@@ -18,11 +18,13 @@ UNSENT = frozenset({
     'urllib3.ConnectTimeoutError'})
 """The errors before anything is sent. Botocore repeats calls by itself, so its ones say nothing."""
 
-BROKEN = frozenset({
-    'builtins.OSError', 'kopf.HandlerTimeoutError', 'aiohttp.ClientConnectionError',
-    'aiohttp.ClientPayloadError', 'httpx.TransportError', 'requests.ConnectionError',
-    'requests.Timeout', 'requests.ChunkedEncodingError', 'botocore.HTTPClientError',
-    'botocore.ConnectionError'})
+CONNECTIONS = frozenset({
+    'aiohttp.ClientConnectionError', 'aiohttp.ClientPayloadError', 'httpx.TransportError',
+    'requests.ConnectionError', 'requests.Timeout', 'requests.ChunkedEncodingError',
+    'botocore.HTTPClientError', 'botocore.ConnectionError'})
+"""The errors of connections in the HTTP libraries."""
+
+BROKEN = CONNECTIONS | {'builtins.OSError', 'kopf.HandlerTimeoutError'}
 """The errors of connections, and of calls that take too long."""
 
 THROTTLED = frozenset({
@@ -116,8 +118,8 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
 
 def is_of_connection(e: BaseException) -> bool:
     """Whether a connection has failed: then, the frames of its library tell nothing."""
-    return any(isinstance(each, (ConnectionError, socket.gaierror)) or not (
-        BROKEN - {'builtins.OSError'}).isdisjoint(_name(each))
+    return any(isinstance(each, (ConnectionError, socket.gaierror)) or (
+        not CONNECTIONS.isdisjoint(_name(each)))
         for each in (e, getattr(e, 'reason', None)))  # the latter is that of urllib
 
 
