@@ -1,3 +1,4 @@
+import contextlib
 import logging
 import threading
 
@@ -40,13 +41,14 @@ def _environ(monkeypatch, kubeconfig):
 
 def run(runner, text):
     """Run the operator until it says something."""
-    with runner:
-        wait_log(text)
+    with listen(text) as wait, runner:
+        wait()
     return runner
 
 
-def wait_log(text):
-    """Wait for a line of the log of any operator of this process."""
+@contextlib.contextmanager
+def listen(text):
+    """Listen to the operators of this process before they start, to wait for a line of the log."""
     found = threading.Event()
 
     class Handler(logging.Handler):
@@ -54,10 +56,13 @@ def wait_log(text):
             if text in record.getMessage():
                 found.set()
 
+    def wait():
+        assert found.wait(200), text  # libraries are imported for logging in
+
     handler = Handler()
     logging.getLogger().addHandler(handler)
     try:
-        assert found.wait(200), text  # libraries are imported for logging in
+        yield wait
     finally:
         logging.getLogger().removeHandler(handler)
 
@@ -80,8 +85,9 @@ def test_the_stdout_has_the_log_and_the_stderr_has_no_prints(script):
 
 
 async def test_it_works_in_a_test_with_a_loop(script):
-    with KopfRunner([*ARGS, script(PRINTING)], timeout=200) as runner:
-        wait_log("authentication has finished")
+    with listen("authentication has finished") as wait, (
+            KopfRunner([*ARGS, script(PRINTING)], timeout=200)) as runner:
+        wait()
     assert runner.exit_code == 0
 
 
@@ -149,13 +155,13 @@ def test_of_two_errors_one_is_the_cause_of_the_other():
 
 def test_a_hanging_operator_is_stopped_with_an_error(script):
     with pytest.raises(TimeoutError, match=r"The operator didn't stop in 0.1 seconds"):
-        with KopfRunner([*ARGS, script("""
+        with listen("authentication has finished") as wait, KopfRunner([*ARGS, script("""
 import asyncio
 @kopf.on.cleanup()
 async def fn(**_):
     await asyncio.sleep(100)
 """)], timeout=0.1):
-            wait_log("authentication has finished")
+            wait()
     assert not [thread for thread in threading.enumerate() if thread.name == 'KopfRunner']
 
 

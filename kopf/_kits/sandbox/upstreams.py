@@ -59,6 +59,8 @@ class Upstream(Origin):
     :param context: the context of the kubeconfig. Default: the current one.
     :param follow: whether to follow the changes of the cluster. Otherwise, all objects of a
         resource stay as they are when the resource is first used.
+    :param selectors: the resources that are used. Kopf warns only of these if some of their
+        versions are not served. Default: all resources.
     :raises LoginError: if there are no credentials, or no such context.
     """
 
@@ -70,7 +72,6 @@ class Upstream(Origin):
             follow: bool = True,
             selectors: Collection[references.Selector] | None = None,
     ) -> None:
-        """With ``selectors``, only of these resources the versions are missed."""
         super().__init__()
         self._selectors = selectors
         self.requests: collections.Counter[str] = collections.Counter()
