@@ -354,10 +354,8 @@ class _Explainer:
     def _describe_external(self, handler: handlers.ExternalHandler) -> str:
         """Describe what the object has in an external system."""
         from kopf._kits.external import records  # only if there is any
-        name = records.make_name(handler.id)
-        text = conventions.get_annotations(self._raw).get(name)
         try:
-            record = records.Record() if text is None else records.decode(text)
+            record = records.read(self._raw, handler.id) or records.Record()
         except ValueError as e:
             return str(e)
         paused = "; the object is paused, so it is only observed" if self._pause else ''

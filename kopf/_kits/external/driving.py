@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.clients import errors
+from kopf._cogs.configs import conventions
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import conditions, externals, hub
@@ -247,7 +248,7 @@ class Journey:
         notes, record, now = self.notes, self.record, self.clock.now()
         raw: Any = self.run.raw
         self.is_deleting = finalizers.is_deleting(raw)
-        annotations: Any = raw['metadata'].get('annotations') or {}
+        annotations = conventions.get_annotations(raw)
         if record.key is not None and record.phase is Phase.KNOWN:
             self.driver.keys[record.key] = notes
         return machine.Situation(

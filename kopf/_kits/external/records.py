@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kopf._cogs.configs import conventions
+
 PREFIX = 'external.kopf.dev'
 """The prefix of the annotations. It is marked as Kopf's, so no handler of changes sees them."""
 
@@ -95,11 +97,12 @@ class Record:
     def encode(self) -> str:
         fields = {
             field.name: value for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != field.default}
-        fields['phase'] = self.phase.value
-        if self.since is not None:
-            fields['since'] = self.since.isoformat(timespec='milliseconds')
-        return json.dumps(fields, separators=(',', ':'))
+            if (value := getattr(self, field.name)) != field.default or field.name == 'phase'}
+        return json.dumps(fields, separators=(',', ':'), default=_encode_time)
+
+
+def _encode_time(time: datetime.datetime) -> str:
+    return time.isoformat(timespec='milliseconds')
 
 
 def decode(text: str) -> Record:
@@ -121,18 +124,14 @@ def read(raw: Mapping[str, Any], id: str) -> Record | None:
 
     :raises ValueError: if the record is not readable.
     """
-    text = _get_annotations(raw).get(make_name(id))
+    text = conventions.get_annotations(raw).get(make_name(id))
     return None if text is None else decode(text)
 
 
 def list_names(raw: Mapping[str, Any]) -> set[str]:
     """List the names of the annotations with records on an object."""
-    return {name for name in _get_annotations(raw) if name != MARK
+    return {name for name in conventions.get_annotations(raw) if name != MARK
             and name.startswith(f'{PREFIX}/') and '.' not in name.removeprefix(f'{PREFIX}/')}
-
-
-def _get_annotations(raw: Mapping[str, Any]) -> Mapping[str, str]:
-    return (raw.get('metadata') or {}).get('annotations') or {}
 
 
 def make_name(id: str, suffix: str = '') -> str:
