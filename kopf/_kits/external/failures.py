@@ -101,8 +101,9 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         return Failure()
     status, headers, code = _read_response(e)
     if status is None:
-        reason = getattr(e.args[0], 'reason', None) if e is not None and e.args else None
-        names = _name(e) | _name(reason)
+        args = () if e is None else e.args[:1]
+        names = _name(e).union(*(  # urllib has a reason itself, requests in what it wraps
+            _name(getattr(each, 'reason', None)) for each in (e, *args)))
         is_unsent = not UNSENT.isdisjoint(names)
         return Failure(
             is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)
