@@ -96,6 +96,11 @@ def make_operations(seed: int) -> list[Operation]:
     return operations + [Operation('delete', name) for name in sorted(alive)]
 
 
+def has_status(seed: int) -> bool:
+    """Whether the status of the objects is a subresource."""
+    return seed % 2 == 1
+
+
 class Side:
     """The operator of a seed in one of the versions, with its objects."""
 
@@ -105,6 +110,7 @@ class Side:
     ) -> None:
         self.kube = kube
         self.kind, self._ready = kinds
+        self._has_status = has_status(seed)
         self._calls, self._log = folder / f'{subject.name}.calls', folder / f'{subject.name}.log'
         for path in (self._calls, self._log):
             path.touch()
@@ -151,7 +157,9 @@ class Side:
                 case Operation('delete', name):
                     await self.kube.delete(self.kind, name)
                 case Operation('patch' | 'patch while down', name, dict(patch)):
-                    await self.kube.patch(self.kind, name, patch)
+                    is_of_status = self._has_status and 'status' in patch
+                    await self.kube.patch(
+                        self.kind, name, patch, subresource='status' if is_of_status else None)
         if operation.verb in ('restart', 'patch while down'):
             await self.start()
 
@@ -163,7 +171,8 @@ class Side:
     async def read(self) -> dict[str, list[str]]:
         """Read what is new since the last time, and how the objects are, as sorted lines."""
         calls = [json.loads(line) for line in self._read(self._calls) if 'ready' not in line]
-        log = {line for line in self._read(self._log) if line.startswith('[') and '/r1' not in line}
+        log = {line for line in self._read(self._log)
+               if line.startswith('[') and '/r1' not in line and 'inconsistencies' not in line}
         objects = {obj['metadata']['name']: reduce(obj)
                    for obj in await self.kube.list_objects(self.kind)}
         return {
@@ -202,7 +211,8 @@ def reduce(obj: Object) -> Object:
         **{key: meta.get(key) for key in ('labels', 'annotations', 'finalizers')},
         'spec': obj.get('spec'), 'status': obj.get('status')}
     reduced['annotations'] = {
-        key: TIMES.sub('', value).strip() for key, value in (reduced['annotations'] or {}).items()}
+        key: TIMES.sub('', value).strip() for key, value in (reduced['annotations'] or {}).items()
+        if not key.endswith('/kopf-managed')}  # with any progress, of which there is less here
     return reduced
 
 
@@ -216,7 +226,7 @@ async def compare(
     report: list[str] = []
     try:
         for kind in (*kinds, *probes):
-            await kube.create_kind(kind)
+            await kube.create_kind(kind, status=has_status(seed))
         pair = [Side(subject, kube, own, seed, kubeconfig=kubeconfig, folder=folder)
                 for subject, own in zip(sides, zip(kinds, probes, strict=True), strict=True)]
         try:

@@ -2,7 +2,8 @@
 Random handlers by a seed, the same in both versions of Kopf: they record with what they are called.
 
 Where the versions differ on purpose, as the page about the migration says, there are no such
-handlers: filters by functions for absent fields, timeouts, handlers for any change of a field.
+handlers: filters by functions for absent fields, timeouts, handlers for any change of a field,
+timers that fail permanently, functions that are declared for resuming before they are for changes.
 """
 
 import json
@@ -16,7 +17,7 @@ import kopf
 KIND = (os.environ['BENCH_GROUP'], 'v1', os.environ['BENCH_PLURAL'])
 READY = (os.environ['BENCH_GROUP'], 'v1', os.environ['BENCH_READY'])
 FIELDS = ['spec.x', 'spec.y', 'spec.d', 'spec.d.k', 'spec.li', 'status.s', 'metadata.labels.l0']
-REASONS = ['create', 'update', 'resume', 'delete', 'field']
+REASONS = ['create', 'update', 'delete', 'field', 'resume']
 KINDS = [*REASONS, *REASONS, 'event', 'timer', 'daemon', 'index']
 
 Fn = Callable[..., Any]
@@ -24,6 +25,11 @@ Fn = Callable[..., Any]
 rng = random.Random(os.environ['BENCH_SEED'])
 file = open(os.environ['BENCH_CALLS'], 'a', encoding='utf-8', buffering=1)  # noqa: SIM115
 attempts: dict[tuple[str, str], int] = {}
+storages = rng.choice([
+    {}, {}, {'progress_storage': kopf.StatusProgressStorage()},
+    {'progress_storage': kopf.AnnotationsProgressStorage(prefix='example.com')},
+    {'diffbase_storage': kopf.AnnotationsDiffBaseStorage(prefix='example.com', key='handled')},
+    {'diffbase_storage': kopf.StatusDiffBaseStorage()}])
 
 
 def record(id: str, kwargs: dict[str, Any]) -> None:
@@ -74,7 +80,7 @@ def pick_options(decorator: str) -> dict[str, Any]:
         options['param'] = rng.choice([1, 'p', {'a': 1}])
     if decorator in ('delete', 'resume') and rng.random() < .3:
         options['optional' if decorator == 'delete' else 'deleted'] = True
-    if decorator not in ('event', 'index'):
+    if decorator not in ('event', 'index', 'timer'):
         if rng.random() < .2:
             options['retries'] = rng.choice([2, 3])
         if rng.random() < .2:
@@ -82,11 +88,11 @@ def pick_options(decorator: str) -> dict[str, Any]:
         if rng.random() < .15:
             options['errors'] = rng.choice(list(kopf.ErrorsMode))
     if decorator == 'timer':
-        options |= {'interval': 1000, **({'initial_delay': 0.2} if rng.random() < .4 else {})}
+        options |= {'interval': 1000, **rng.choice([{}, {'initial_delay': 0.2}, {'idle': 0.3}])}
     return options
 
 
-def pick_action(id: str) -> Fn:
+def pick_action(decorator: str, id: str) -> Fn:
     """Pick what a handler does after its call is recorded."""
     chance, failures = rng.random(), rng.choice([1, 2, 4])
 
@@ -98,7 +104,7 @@ def pick_action(id: str) -> Fn:
                 raise kopf.TemporaryError("once more", delay=0.2)
             case 1 if is_failing:
                 raise ValueError("boo")
-            case 2:
+            case 2 if decorator != 'timer':
                 raise kopf.PermanentError("never")
             case 3 | 4 | 5 | 6:
                 return {'x': spec.get('x')}
@@ -118,7 +124,7 @@ def pick_action(id: str) -> Fn:
 
 
 def make_handler(decorator: str, id: str) -> Fn:
-    act = pick_action(id)
+    act = pick_action(decorator, id)
     if decorator == 'event':
         return lambda **kwargs: record(id, kwargs)
     if decorator == 'index':
@@ -143,7 +149,7 @@ def declare(id: str) -> None:
     if decorators[0] in REASONS and rng.random() < .3:
         decorators.append(rng.choice(['create', 'update', 'resume', 'delete']))
     fn = make_handler(decorators[0], id)
-    for decorator in dict.fromkeys(decorators):
+    for decorator in sorted(set(decorators), key=KINDS.index):
         options = pick_options(decorator)
         getattr(kopf.on, decorator)(*KIND, id=id, **options)(fn)
         print(f"@kopf.on.{decorator}(id={id!r}, **{options})")
@@ -153,6 +159,8 @@ def declare(id: str) -> None:
 def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.posting.enabled = False
     settings.execution.default_backoff = 0.3
+    for name, storage in storages.items():
+        setattr(settings.persistence, name, storage)
     settings.persistence.consistency_timeout = 0.5  # of the release, after its empty patches
 
 
