@@ -118,9 +118,8 @@ async def test_handlers_wait_while_the_object_is_paused(world, registry, calls):
     async with world, world.operator(registry=registry) as operator:
         await world.create(spec={'size': 1})
         await asyncio.sleep(15)
-        first, *others = pop(calls, *HANDLED)
-        assert first == ('create', 'obj', None, 1)
-        assert sorted(others) == [('daemon begins',), ('tick',), ('tick',)]
+        assert sorted(pop(calls, *HANDLED)) == [
+            ('create', 'obj', None, 1), ('daemon begins',), ('tick',), ('tick',)]
 
         await world.edit(PAUSED)
         await asyncio.sleep(5)
