@@ -869,6 +869,7 @@ async def test_children_are_removed_also_if_the_parent_was_deleted_while_the_ope
 
 async def test_children_of_cluster_scoped_parents_are_owned(kube, make_kind, run, parent):
     wide = await make_kind(namespaced=False)
+    await kube.wait_known_as_owners(wide)
 
     @kopf.reconcile(*wide.selector, owns=['configmaps'])
     def fn(name, **_):
