@@ -21,11 +21,14 @@ class Probes:
         self.problems = {}
         self.failed = []
         self.delay = 0
+        self.finished = asyncio.Event()
+        self.finished.set()
         self.runs = 0
 
     async def run(self):
         self.runs += 1
         await asyncio.sleep(self.delay)
+        await self.finished.wait()
         return self.results, self.failed
 
     def make_answerer(self):
@@ -345,11 +348,13 @@ async def test_many_slow_clients_hold_up_nobody(serve):
 async def test_slow_probes_are_told_of_and_used_by_the_next_requests(serve, probes, monkeypatch):
     monkeypatch.setattr(answering, 'TICK', 0.1)
     monkeypatch.setattr(answering, 'ANSWER_TIMEOUT', 0.3)
-    probes.delay = 0.5
+    probes.finished.clear()
     port = await serve()
     status, _, body = await get(port)
     assert status == 503
     assert json.loads(body)['problems'].keys() == {'probes'}
+    monkeypatch.setattr(answering, 'ANSWER_TIMEOUT', 60)
+    probes.finished.set()
     assert (await get(port))[0] == 200
     assert probes.runs == 1
 
