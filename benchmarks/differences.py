@@ -144,7 +144,11 @@ class Side:
     async def stop(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
-            await asyncio.wait_for(self._process.wait(), PATIENCE)
+            try:
+                await asyncio.wait_for(self._process.wait(), PATIENCE)
+            finally:
+                if self._process.returncode is None:
+                    self._process.kill()
 
     async def do(self, operation: Operation) -> None:
         if operation.verb in ('restart', 'patch while down'):
@@ -213,6 +217,9 @@ def reduce(obj: Object) -> Object:
     reduced['annotations'] = {
         key: TIMES.sub('', value).strip() for key, value in (reduced['annotations'] or {}).items()
         if not key.endswith('/kopf-managed')}  # with any progress, of which there is less here
+    status = obj.get('status') or {}
+    if status.get('kopf') == {'progress': {}}:  # what a storage of the release leaves behind
+        reduced['status'] = {key: val for key, val in status.items() if key != 'kopf'} or None
     return reduced
 
 

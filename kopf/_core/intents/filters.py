@@ -155,11 +155,12 @@ def _awaits_addition(handler: handlers.ChangingHandler, cause: causes.ChangingCa
     When the field is added later, this must be an update. If there are creation handlers, these are
     called instead, because the object comes in scope only then.
     """
+    if handler.reason != causes.Reason.UPDATE or handler.field is None or handler.value is not None:
+        return False
     try:
         _, mismatch = _judge(handler, cause)
-        return handler.reason == causes.Reason.UPDATE and handler.value is None and (
-            mismatch is not None and mismatch[0] == 'field') and (
-                handler.when is None or bool(handler.when(**cause.kwargs)))
+        return mismatch is not None and mismatch[0] == 'field' and (
+            handler.when is None or bool(handler.when(**cause.kwargs)))
     except Exception:
         return True
 
