@@ -223,10 +223,10 @@ class Upstream(Origin):
                      if found is not None and {'list', 'watch'} <= found.verbs]
         return min(kinds, key=lambda kind: kind.version != kind.storage_version, default=None)
 
-    def _post(self, method: str, *args: Any) -> None:
+    def _post(self, take: Callable[[Overlay], None]) -> None:
         """Let the overlay take something that has come in the thread of the link."""
         with contextlib.suppress(RuntimeError):  # the sandbox is gone
-            self._loop.call_soon_threadsafe(getattr(self._overlay, method), *args)
+            self._loop.call_soon_threadsafe(lambda: take(self._overlay))
 
     async def _call(self, fn: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -273,8 +273,8 @@ class _Reader(api.Client):
         _verb_var.set(verb)
 
 
-Post = Callable[..., None]
-"""Calls a method of the overlay, by its name, in the event loop of the sandbox."""
+Post = Callable[[Callable[[Overlay], None]], None]
+"""Calls a function with the overlay in the event loop of the sandbox."""
 
 
 class _Link:
@@ -410,8 +410,8 @@ class _Mirror(watching.Sink):
         self._listed.append(make_entry(self._kind, body))  # which takes less memory
 
     def end(self) -> None:
-        self._post('replace', self._kind, self._namespace, self._listed)
-        self._listed = []
+        listed, self._listed = self._listed, []
+        self._post(lambda overlay: overlay.replace(self._kind, self._namespace, listed))
         if not self.first.done():
             self.first.set_result(None)
 
@@ -423,9 +423,10 @@ class _Mirror(watching.Sink):
 
     def changed(self, type: Any, body: Any, packed: bytes) -> None:
         if type == 'DELETED':
-            self._post('lose', stored_resource(self._kind), key_of(body))
+            self._post(lambda overlay: overlay.lose(stored_resource(self._kind), key_of(body)))
         else:
-            self._post('accept', self._kind, make_entry(self._kind, body))
+            entry = make_entry(self._kind, body)
+            self._post(lambda overlay: overlay.accept(self._kind, entry))
 
 
 def _make_vault(
