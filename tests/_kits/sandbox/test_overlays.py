@@ -97,11 +97,11 @@ class SlowUpstream(Upstream):
         super().__init__(*args)
         self.coming, self.is_slow = [], False
 
-    def _post(self, *change):
+    def _post(self, take):
         if self.is_slow:
-            self.coming.append(change)
+            self.coming.append(take)
         else:
-            super()._post(*change)
+            super()._post(take)
 
 
 class Both:
@@ -160,8 +160,8 @@ class Both:
         """Let the sandbox hear of the earliest change."""
         if self.told:
             self.model.hear(*self.told.pop(0))
-            method, *args = self.upstream.coming.pop(0)
-            getattr(self.upstream._overlay, method)(*args)
+            take = self.upstream.coming.pop(0)
+            take(self.upstream._overlay)
 
     async def relist(self):
         """Let the sandbox hear of the outcome of all changes, as after an interruption."""
