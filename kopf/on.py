@@ -648,7 +648,7 @@ def mutate(
 
     :param operation: one operation. Deprecated: use ``operations``.
     :param operations: the operations to handle: a collection of ``'CREATE'``, ``'UPDATE'``,
-        ``'DELETE'``, ``'CONNECT'``. Default: all operations.
+        ``'DELETE'``, ``'CONNECT'``. Default: all operations but deletions.
     :param subresource: the subresource to handle, e.g. ``'status'``. ``'*'`` means the object
         itself and all subresources. Default: only the object itself.
     :param persistent: whether the webhook remains in the cluster after the shutdown of the

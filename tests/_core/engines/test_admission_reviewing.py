@@ -172,7 +172,7 @@ async def test_validating_handlers_change_nothing(review, registry, caplog):
 
 
 async def test_nothing_is_changed_where_there_is_nothing_to_be_changed(review, registry):
-    @kopf.on.mutate('any', registry=registry)
+    @kopf.on.mutate('any', operations=['DELETE'], registry=registry)
     def fn(patch, **_):
         patch.spec['field'] = 1
     response = await review(make_request('DELETE', None, {'metadata': {'name': 'x'}}))
@@ -205,14 +205,25 @@ async def test_failing_functions_of_patches_refuse(review, registry):
     assert (await review(make_request()))['status']['message'] == 'division by zero'
 
 
+@pytest.mark.parametrize('decorator', [kopf.on.validate, kopf.on.mutate])
 @pytest.mark.parametrize(('operations', 'operation', 'called'), [
     (None, 'CREATE', True), (None, 'CONNECT', True), (['CREATE'], 'CREATE', True),
-    (['CREATE', 'DELETE'], 'UPDATE', False)])
-async def test_operations_are_checked(review, registry, operations, operation, called):
-    @kopf.on.validate('any', operations=operations, registry=registry)
+    (['CREATE', 'DELETE'], 'UPDATE', False), (['CREATE', 'DELETE'], 'DELETE', True)])
+async def test_operations_are_checked(review, registry, decorator, operations, operation, called):
+    @decorator('any', operations=operations, registry=registry)
     async def fn(**_):
         raise kopf.AdmissionError
     assert (await review(make_request(operation)))['allowed'] is not called
+
+
+@pytest.mark.parametrize(('decorator', 'called'), [(kopf.on.validate, True), (kopf.on.mutate, False)])
+async def test_by_default_only_validating_handlers_are_for_deletions(
+        review, registry, decorator, called):
+    @decorator('any', registry=registry)
+    async def fn(**_):
+        raise kopf.AdmissionError
+    response = await review(make_request('DELETE', None, {'metadata': {'name': 'x'}}))
+    assert response['allowed'] is not called
 
 
 @pytest.mark.parametrize(('declared', 'requested', 'called'), [

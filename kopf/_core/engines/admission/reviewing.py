@@ -132,11 +132,16 @@ class Reviewer:
 
 
 def concerns(handler: handlers.WebhookHandler, question: questions.Question) -> bool:
-    """Whether the handler is for this operation and subresource, regardless of its filters."""
-    return (
-        (handler.operations is None or question.operation in handler.operations) and
-        (handler.subresource == '*' or handler.subresource == question.subresource)
-    )
+    """
+    Whether the handler is for this operation and subresource, regardless of its filters.
+
+    By default, a mutating handler is not for deletions: there is nothing to be changed, and what it
+    refuses, could not be deleted.
+    """
+    is_for_operation = (
+        handler.reason == 'validate' or question.operation != 'DELETE'
+        if handler.operations is None else question.operation in handler.operations)
+    return is_for_operation and handler.subresource in ('*', question.subresource)
 
 
 def make_changes(question: questions.Question, patch: patches.Patch) -> patches.JSONPatch | None:
