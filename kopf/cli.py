@@ -446,9 +446,10 @@ def run(
     loaded = _load(__controls.registry, paths, modules)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
-    if 'KOPF_SHARED_SANDBOX' in os.environ:
+    known = __controls.vault
+    if known is None and 'KOPF_SHARED_SANDBOX' in os.environ:
         from kopf._kits import sandboxing as shared
-        shared.join()
+        known = shared.join()
     if not clusterwide and not namespaces:
         clusterwide = True
         logger.warning(
@@ -481,7 +482,7 @@ def run(
             settings.peering.standalone = bool(standalone)
             sandboxing['confined'] = loaded, settings, namespaces
         with _accompany(
-                sandboxing if sandbox else None, __controls.vault, comparing) as vault:
+                sandboxing if sandbox else None, known, comparing) as vault:
             running.run(
                 standalone=standalone,
                 namespaces=namespaces,

@@ -68,7 +68,7 @@ def accompany(
     """
     Run a sandbox in a thread for the block, and yield its credentials.
 
-    During the block, ``$KUBECONFIG`` refers to the sandbox, for the clients that handlers use. The
+    During the block, the clients that handlers use find only the sandbox, by ``$KUBECONFIG``. The
     login handlers of the ``registry`` are those for the current context of the upstream. If the
     operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
     the rights that it needs; at the end, it is printed what was refused, and what was not used.
@@ -82,20 +82,14 @@ def accompany(
                 load=[*own, *load], upstream=below, **options))
         for each in parsed:
             thread.sandbox.faults.add(each)
-        known = os.environ.get('KUBECONFIG')
-        with _introduce(thread.sandbox, kubeconfig_out) as path:
-            os.environ['KUBECONFIG'] = os.environ[SHARED] = str(path)
-            try:
-                with contextlib.nullcontext(thread.credentials) if confined is None else (
-                        _confine(thread, confined)) as item:
-                    asyncio.run(piggybacking.configure_clients())
-                    yield vaults.Vault({'sandbox': item})
-            finally:
-                del os.environ[SHARED]
-                if known is None:
-                    del os.environ['KUBECONFIG']
-                else:
-                    os.environ['KUBECONFIG'] = known
+        path = stack.enter_context(_introduce(thread.sandbox, kubeconfig_out))
+        stack.enter_context(commanding.redirect_clients(path))
+        os.environ[SHARED] = str(path)
+        stack.callback(os.environ.pop, SHARED)
+        item = thread.credentials if confined is None else (
+            stack.enter_context(_confine(thread, confined)))
+        asyncio.run(piggybacking.configure_clients())
+        yield vaults.Vault({'sandbox': item})
 
 
 @contextlib.contextmanager
@@ -120,25 +114,29 @@ def _confine(
         click.echo(f"Not used: {text}")
 
 
-def join() -> None:
+def join() -> vaults.Vault:
     """
-    Apply the definitions of the typed kinds of this process, if the process that has started it
-    serves a sandbox, e.g. for ``--reload`` or ``--processes``. Those that users have loaded from
-    files, or have applied, stay as they are.
+    Get the credentials of the sandbox that the process serves which has started this one, e.g. for
+    ``--reload`` or ``--processes``. So login handlers and service accounts do not lead elsewhere.
+
+    The definitions of the typed kinds of this process are applied. Those that users have loaded
+    from files, or have applied, stay as they are.
     """
-    path, kinds = os.environ.get(SHARED), sys.modules.get('kopf._kits.typed.kinds')
-    if path is None or kinds is None:
-        return
-    from kopf._kits.typed import publishing
-    config = yaml.safe_load(pathlib.Path(path).read_text('utf-8'))
-    try:
-        for definition in kinds.define(kinds.get_declared()):
-            with contextlib.suppress(publishing.ConflictError):
-                asyncio.run(publishing.publish(
-                    [definition], publishing.Options(apply=True),
-                    vault=vaults.Vault({'sandbox': apis.read_credentials(config)})))
-    except (TypeError, commanding.CommandError) as e:
-        raise click.ClickException(str(e)) from e
+    found = apis.read_credentials(
+        yaml.safe_load(pathlib.Path(os.environ[SHARED]).read_text('utf-8')))
+    kinds = sys.modules.get('kopf._kits.typed.kinds')
+    if kinds is not None:
+        from kopf._kits.typed import publishing
+        try:
+            for definition in kinds.define(kinds.get_declared()):
+                with contextlib.suppress(publishing.ConflictError):
+                    asyncio.run(publishing.publish(
+                        [definition], publishing.Options(apply=True),
+                        vault=vaults.Vault({'sandbox': found})))
+        except (TypeError, commanding.CommandError) as e:
+            raise click.ClickException(str(e)) from e
+    asyncio.run(piggybacking.configure_clients())
+    return vaults.Vault({'sandbox': found})
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import kopf
 from kopf import cli, testing
+from kopf._kits import sandboxing
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
@@ -308,13 +309,36 @@ def test_operators_handle_the_objects_of_the_upstream(start, script, upstream, a
 
 def test_login_handlers_are_for_the_upstream(start, script, upstream, monkeypatch):
     monkeypatch.setenv('KUBECONFIG', '/dev/null')
-    process, _ = start('run', '--sandbox', '--upstream', '-A', script(HANDLERS + f"""
-@kopf.on.login()
-def log_in(**_):
-    return kopf.ConnectionInfo(server={upstream.url!r})
-"""))
+    process, _ = start('run', '--sandbox', '--upstream', '-A', script(HANDLERS + LOGIN.format(
+        url=upstream.url)))
     read_until(process, "And here we are! obj")
     assert stop(process)[0] == 0
+
+
+LOGIN = """
+@kopf.on.login()
+def log_in(**_):
+    return kopf.ConnectionInfo(server={url!r})
+"""
+
+
+@pytest.mark.parametrize('args', [[], ['--reload'], ['--processes=2']])
+def test_login_handlers_do_not_lead_out_of_the_sandbox(start, script, upstream, args):
+    process, _ = start('run', '--sandbox', '--upstream', '-A', *args, script(
+        HANDLERS + LOGIN.format(url=upstream.url)))
+    read_until(process, "And here we are! obj")
+    assert stop(process)[0] == 0
+    assert 'annotations' not in upstream.client.get('kopfexamples', 'obj')['metadata']
+
+
+def test_clients_of_handlers_find_no_service_account(monkeypatch):
+    monkeypatch.setenv('KUBECONFIG', '/dev/null')
+    monkeypatch.setenv('KUBERNETES_SERVICE_HOST', '10.0.0.1')
+    with sandboxing.accompany():
+        assert 'KUBERNETES_SERVICE_HOST' not in os.environ
+        assert os.environ['KUBECONFIG'] != '/dev/null'
+    assert os.environ['KUBERNETES_SERVICE_HOST'] == '10.0.0.1'
+    assert os.environ['KUBECONFIG'] == '/dev/null'
 
 
 @pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])

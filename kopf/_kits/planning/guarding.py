@@ -72,7 +72,8 @@ class Guard:
             host, port, *_ = args[1]
             self._check_address(host, port, LOCAL if port == self.port else ())
         elif event in CONNECTING and args[1] is not None:
-            self._refuse(os.fsdecode(args[1]), os.fsdecode(args[1]))
+            if os.fsdecode(args[1]) not in self._allowed:
+                self._refuse(os.fsdecode(args[1]), os.fsdecode(args[1]))
         elif event in STARTING:
             program = os.path.basename(os.fsdecode(args[0] or args[1][0]).split()[0])
             if program not in self._allowed:

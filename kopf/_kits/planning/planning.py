@@ -2,9 +2,7 @@
 Planning: runs an operator on a sandbox over a cluster, and makes the plan.
 """
 import asyncio
-import contextlib
 import datetime
-import os
 import pathlib
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -89,13 +87,13 @@ def plan(
             limit=2 * horizon + REST, real_limit=real_limit, origin=now)
         run = dryruns.DryRun(
             setup, upstream, path, horizon=horizon, selector=selector, allowed=allow, rules=rules)
-        with _redirect_clients(path):
+        with commanding.redirect_clients(path):
             run.go()
         return run
 
     with tempfile.TemporaryDirectory(prefix='kopf-plan-') as folder:
         path = pathlib.Path(folder, 'kubeconfig')
-        with _redirect_clients(path):  # some clients read the variable when they are imported
+        with commanding.redirect_clients(path):  # some clients read it when they are imported
             registry, *others = [_load(each) for each in (sources, against) if each]
         if origin is None and context is None:
             origin = asyncio.run(_log_in(registry))
@@ -126,18 +124,6 @@ async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credenti
             registry=registry, settings=configuration.OperatorSettings(), vault=None,
     ) as (_, found):
         return found
-
-
-@contextlib.contextmanager
-def _redirect_clients(path: pathlib.Path) -> Iterator[None]:
-    """Let the clients of handlers find this kubeconfig, and no service account."""
-    known = {name: os.environ.pop(name, None) for name in ('KUBECONFIG', 'KUBERNETES_SERVICE_HOST')}
-    os.environ['KUBECONFIG'] = str(path)
-    try:
-        yield
-    finally:
-        del os.environ['KUBECONFIG']
-        os.environ.update({name: value for name, value in known.items() if value is not None})
 
 
 def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:

@@ -1,5 +1,6 @@
 import asyncio
 import http.server
+import socket
 import threading
 
 import pytest
@@ -525,6 +526,26 @@ def test_connections_are_made_if_they_are_allowed(plan, parent, server, way):
 def test_names_are_not_even_resolved(plan, parent, way):
     made = plan(ASKING[way].replace('127.0.0.1:PORT', 'api.example.com'))
     assert any('api.example.com:80' in text and 'By ask for' in text for text in made.unknown)
+
+
+@pytest.mark.parametrize('is_allowed', [False, True])
+def test_unix_sockets_are_refused_unless_they_are_allowed(plan, parent, tmp_path, is_allowed):
+    path = str(tmp_path / 'socket')
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen()
+        made = plan(f"""
+@kopf.on.create('kopfexamples')
+def connect(**_):
+    import socket
+    with socket.socket(socket.AF_UNIX) as connecting:
+        connecting.connect({path!r})
+    return 'connected'
+""", allow=[path] if is_allowed else [])
+    refused = [text for text in made.unknown if path in text]
+    assert bool(refused) is bool(made.failures) is not is_allowed
+    assert all(text.endswith('By connect for kopfexamples.kopf.dev default/example')
+               for text in refused)
 
 
 def test_programs_are_refused_and_listed(plan, parent):
