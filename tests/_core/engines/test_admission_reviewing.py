@@ -216,7 +216,8 @@ async def test_operations_are_checked(review, registry, decorator, operations, o
     assert (await review(make_request(operation)))['allowed'] is not called
 
 
-@pytest.mark.parametrize(('decorator', 'called'), [(kopf.on.validate, True), (kopf.on.mutate, False)])
+@pytest.mark.parametrize(('decorator', 'called'), [
+    (kopf.on.validate, True), (kopf.on.mutate, False)])
 async def test_by_default_only_validating_handlers_are_for_deletions(
         review, registry, decorator, called):
     @decorator('any', registry=registry)
