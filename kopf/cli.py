@@ -443,7 +443,14 @@ def run(
         _supervise(processes, shards, sandboxing if sandbox else None, {
             '--liveness': liveness_endpoint, '--metrics': metrics_endpoint,
             '--debug-endpoint': debug_endpoint})
-    loaded = _load(__controls.registry, paths, modules)
+    expecting: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if sandbox:
+        from kopf._kits import redirecting  # only for this option
+        place = sandboxing['place'] = click.get_current_context().with_resource(
+            redirecting.reserve())
+        expecting = redirecting.expect(place)
+    with expecting:
+        loaded = _load(__controls.registry, paths, modules)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
     known = __controls.vault

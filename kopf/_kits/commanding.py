@@ -8,9 +8,7 @@ Other commands that talk to a cluster share the login, and find resources and na
 """
 import contextlib
 import logging
-import os
-import pathlib
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
@@ -64,18 +62,6 @@ async def resume(*, peering_name: str, identity: str | None = None, **where: Any
     identity = identity or records.make_identity(unique=False)
     place = await _change(peering_name, {identity: None}, **where)
     logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
-
-
-@contextlib.contextmanager
-def redirect_clients(path: pathlib.Path) -> Iterator[None]:
-    """Let the clients of handlers find this kubeconfig, and no service account."""
-    known = {name: os.environ.pop(name, None) for name in ('KUBECONFIG', 'KUBERNETES_SERVICE_HOST')}
-    os.environ['KUBECONFIG'] = str(path)
-    try:
-        yield
-    finally:
-        del os.environ['KUBECONFIG']
-        os.environ.update({name: value for name, value in known.items() if value is not None})
 
 
 @contextlib.asynccontextmanager

@@ -21,7 +21,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import credentials
 from kopf._core.intents import causes, registries
-from kopf._kits import commanding
+from kopf._kits import commanding, redirecting
 from kopf._kits.sandbox import faults, keeping, statuses, upstreams
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import apis, sandboxthreads
@@ -45,7 +45,8 @@ def serve(
         async with Sandbox(upstream=below, **options) as sandbox:
             for each in parsed:
                 sandbox.faults.add(each)
-            with _introduce(sandbox, kubeconfig_out):
+            with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
+                _introduce(sandbox, kubeconfig_out or pathlib.Path(folder, 'kubeconfig'))
                 await _wait_signal()
 
     parsed = _parse(fault)
@@ -63,6 +64,7 @@ def accompany(
         registry: registries.OperatorRegistry | None = None,
         confined: Sequence[Any] | None = None,
         make_upstream: Callable[..., upstreams.Upstream] = upstreams.Upstream,
+        place: redirecting.Place | None = None,
         **options: Any,
 ) -> Iterator[vaults.Vault]:
     """
@@ -72,19 +74,22 @@ def accompany(
     login handlers of the ``registry`` are those for the current context of the upstream. If the
     operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
     the rights that it needs; at the end, it is printed what was refused, and what was not used.
+    The ``place`` is where the clients expect the sandbox that are made already. Default: any.
     """
     parsed = _parse(fault)
     with contextlib.ExitStack() as stack:
+        place = place or stack.enter_context(redirecting.reserve())
         own = stack.enter_context(_define_kinds())
         with _explain():
             below = stack.enter_context(_report(upstream, registry, make_upstream))
             thread = stack.enter_context(sandboxthreads.run_sandbox(
-                load=[*own, *load], upstream=below, **options))
+                load=[*own, *load], upstream=below, _socket=place.socket, **options))
         for each in parsed:
             thread.sandbox.faults.add(each)
-        path = stack.enter_context(_introduce(thread.sandbox, kubeconfig_out))
-        stack.enter_context(commanding.redirect_clients(path))
-        os.environ[SHARED] = str(path)
+        thread.sandbox.write_kubeconfig(place.kubeconfig)
+        _introduce(thread.sandbox, kubeconfig_out or place.kubeconfig)
+        stack.enter_context(redirecting.redirect(place.kubeconfig))
+        os.environ[SHARED] = str(place.kubeconfig)
         stack.callback(os.environ.pop, SHARED)
         item = thread.credentials if confined is None else (
             stack.enter_context(_confine(thread, confined)))
@@ -200,15 +205,11 @@ def _explain() -> Iterator[None]:
         raise click.ClickException(f"The sandbox cannot start: {e or repr(e)}") from e
 
 
-@contextlib.contextmanager
-def _introduce(sandbox: Sandbox, path: pathlib.Path | None) -> Iterator[pathlib.Path]:
-    """Write the kubeconfig and print its path. Without ``path``, the file is temporary."""
-    with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
-        path = path if path is not None else pathlib.Path(folder, 'kubeconfig')
-        sandbox.write_kubeconfig(path)
-        click.echo(f"The sandbox is at {sandbox.url}; to reach it with kubectl:")
-        click.echo(f"    export KUBECONFIG={shlex.quote(str(path.absolute()))}")
-        yield path
+def _introduce(sandbox: Sandbox, path: pathlib.Path) -> None:
+    """Write the kubeconfig, and print its path."""
+    sandbox.write_kubeconfig(path)
+    click.echo(f"The sandbox is at {sandbox.url}; to reach it with kubectl:")
+    click.echo(f"    export KUBECONFIG={shlex.quote(str(path.absolute()))}")
 
 
 async def _wait_signal() -> None:

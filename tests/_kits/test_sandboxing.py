@@ -135,6 +135,30 @@ def fn(name, namespace, **_):
     assert get(config, url)['status'] == {'done': True}
 
 
+def test_a_client_that_is_made_at_the_import_reaches_the_sandbox(start, crd, script, upstream):
+    upstream.client.create('configmaps', 'own')
+    path = script("""
+import kubernetes
+try:
+    kubernetes.config.load_incluster_config()
+except kubernetes.config.ConfigException:
+    kubernetes.config.load_kube_config()
+api = kubernetes.client.CoreV1Api()
+
+@kopf.on.create('kopfexamples')
+def fn(name, namespace, **_):
+    api.create_namespaced_config_map(namespace, {'metadata': {'name': name}})
+    kubernetes.config.load_kube_config()
+    kubernetes.client.CoreV1Api().create_namespaced_config_map(
+        namespace, {'metadata': {'name': f'{name}-late'}})
+""")
+    process, config = start('run', '--sandbox', '--load', crd, '-A', path)
+    read_until(process, 'Creation is processed: 1 succeeded')
+    maps = get(config, '/api/v1/namespaces/default/configmaps')['items']
+    assert {obj['metadata']['name'] for obj in maps} >= {'obj', 'obj-late'}
+    assert [obj['metadata']['name'] for obj in upstream.client.list('configmaps')] == ['own']
+
+
 def test_the_kubeconfig_is_only_for_its_owner(start, tmp_path):
     start('sandbox')
     assert (tmp_path / 'kubeconfig').stat().st_mode & 0o777 == 0o600

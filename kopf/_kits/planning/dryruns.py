@@ -7,7 +7,6 @@ import contextlib
 import contextvars
 import dataclasses
 import json
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from kopf._cogs.structs import ids
 from kopf._core.actions import application
 from kopf._core.engines.reconciling import generating
 from kopf._core.intents import causes, handlers, registries
+from kopf._kits import redirecting
 from kopf._kits.planning import attribution, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
 from kopf._kits.sandbox.cluster import stored_resource
@@ -47,11 +47,11 @@ class DryRun(runs.Run):
     """
 
     def __init__(
-            self, setup: runs.Setup, upstream: Upstream, kubeconfig: pathlib.Path, *,
+            self, setup: runs.Setup, upstream: Upstream, place: redirecting.Place, *,
             horizon: float, selector: selecting.LabelSelector, allowed: Sequence[str],
             rules: Sequence[stages.Stage],
     ) -> None:
-        super().__init__(setup, upstream=upstream)
+        super().__init__(setup, upstream=upstream, _socket=place.socket)
         self.items: Sequence[plans.Item] = ()
         self.writers: dict[Item, dict[str, None]] = {}
         self.staged: set[Item] = set()
@@ -66,7 +66,7 @@ class DryRun(runs.Run):
         self._upstream = upstream
         self._selector = selector
         self._rules = rules
-        self._kubeconfig = kubeconfig
+        self._place = place
         self._horizon = horizon
         self._rest = setup.rest
         self._staging: set[asyncio.Task[None]] = set()
@@ -78,7 +78,7 @@ class DryRun(runs.Run):
     async def open(self) -> None:
         generating.is_dry_var.set(True)
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
-        self.sandbox.write_kubeconfig(self._kubeconfig)
+        self.sandbox.write_kubeconfig(self._place.kubeconfig)
         self.sandbox.hear_refusals(self._hear_refusal)
         await piggybacking.configure_clients()
         self._arrange(self.setup.options['registry'])

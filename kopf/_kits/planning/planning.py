@@ -2,6 +2,7 @@
 Planning: runs an operator on a sandbox over a cluster, and makes the plan.
 """
 import asyncio
+import contextlib
 import datetime
 import pathlib
 import tempfile
@@ -12,9 +13,10 @@ from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 from kopf._core.intents import registries
-from kopf._kits import commanding
+from kopf._kits import commanding, redirecting
 from kopf._kits.planning import dryruns, plans
 from kopf._kits.planning import stages as _stages
+from kopf._kits.redirecting import Place
 from kopf._kits.sandbox import selecting
 from kopf._kits.sandbox.statuses import APIError
 from kopf._kits.sandbox.upstreams import Upstream
@@ -81,32 +83,39 @@ def plan(
         raise PlanError(str(e)) from e
     now = datetime.datetime.now(datetime.UTC)
 
-    def rehearse(registry: registries.OperatorRegistry, upstream: Upstream) -> dryruns.DryRun:
+    def load(sources: Sequence[runs.Source]) -> tuple[registries.OperatorRegistry, Place]:
+        place = stack.enter_context(redirecting.reserve(path))
+        with redirecting.expect(place):
+            return _load(sources), place
+
+    def rehearse(
+            registry: registries.OperatorRegistry, place: Place, upstream: Upstream,
+    ) -> dryruns.DryRun:
         setup = runs.Setup(
             (), {**options, 'registry': registry}, load=(), ignore=(), rest=REST,
             limit=2 * horizon + REST, real_limit=real_limit, origin=now)
         run = dryruns.DryRun(
-            setup, upstream, path, horizon=horizon, selector=selector, allowed=allow, rules=rules)
-        with commanding.redirect_clients(path):
+            setup, upstream, place, horizon=horizon, selector=selector, allowed=allow, rules=rules)
+        with redirecting.redirect(path):
             run.go()
         return run
 
-    with tempfile.TemporaryDirectory(prefix='kopf-plan-') as folder:
-        path = pathlib.Path(folder, 'kubeconfig')
-        with commanding.redirect_clients(path):  # some clients read it when they are imported
-            registry, *others = [_load(each) for each in (sources, against) if each]
+    with contextlib.ExitStack() as stack:
+        path = pathlib.Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix='kopf-plan-')), 'kubeconfig')
+        new, *others = [load(each) for each in (sources, against) if each]
         if origin is None and context is None:
-            origin = asyncio.run(_log_in(registry))
+            origin = asyncio.run(_log_in(new[0]))
         upstream = Upstream(origin, context=context, follow=False, selectors=[
-            selector for each in (registry, *others) for selector in each.get_selectors()])
+            selector for each, _ in (new, *others) for selector in each.get_selectors()])
         try:
             if not others:
-                return _describe(rehearse(registry, upstream), upstream)
+                return _describe(rehearse(*new, upstream), upstream)
             with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # the state is the same
-                old, new = (_describe(rehearse(each, Upstream(
+                before, after = (_describe(rehearse(*each, Upstream(
                     frozen.credentials, follow=False, selectors=[])), upstream)
-                    for each in (*others, registry))
-            return new.without(old)
+                    for each in (*others, new))
+            return after.without(before)
         except APIError as e:
             raise PlanError(str(e)) from e
 

@@ -3,6 +3,7 @@ The sandbox itself: a Kubernetes API on a port of this machine, and in this proc
 """
 import asyncio
 import json
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,16 @@ class Sandbox(Direct):
             load: Sequence[Path] = (),
             upstream: Upstream | None = None,
             history: int = 10_000,
+            _socket: socket.socket | None = None,
     ) -> None:
         if upstream is not None and state is not None:
             raise ValueError("A sandbox with an upstream has no state: it depends on the upstream.")
         self.upstream: Upstream | None = upstream
         self.faults: Faults = Faults()
-        self._host = host
-        self._port = port
+        self._host: str
+        self._port: int
+        self._host, self._port = (host, port) if _socket is None else _socket.getsockname()
+        self._socket = _socket
         self._tls = tls
         self._files = tuple(load)
         cluster = Cluster(history=history)
@@ -145,7 +149,8 @@ class Sandbox(Direct):
         server = web.Server(handler, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(
+        site = web.SockSite(self._runner, self._socket, ssl_context=context) if (
+            self._socket is not None) else web.TCPSite(
             self._runner, self._host, self._port, reuse_address=True, ssl_context=context)
         await site.start()
         self._port = self._runner.addresses[0][1]

@@ -13,6 +13,7 @@ import datetime
 import logging
 import os
 import re
+import socket
 import sys
 import threading
 import types
@@ -134,7 +135,10 @@ class Run:
 
     loop: processes.SeededLoop
 
-    def __init__(self, setup: Setup, *, upstream: Upstream | None = None) -> None:
+    def __init__(
+            self, setup: Setup, *, upstream: Upstream | None = None,
+            _socket: socket.socket | None = None,
+    ) -> None:
         super().__init__()
         self.story: list[str] = []
         self.writes: list[str] = []
@@ -154,7 +158,7 @@ class Run:
         self._main: asyncio.Task[None] | None = None
         self._replicas: list[Replica] = []
         self._past: list[processes.Process] = []
-        self.sandbox = ObservedSandbox(self, upstream=upstream)
+        self.sandbox = ObservedSandbox(self, upstream=upstream, _socket=_socket)
         self._lag: Lag | None = None
         self._restarting: list[asyncio.Task[None]] = []
         self._things: list[tuple[str, Obj]] = []
@@ -494,8 +498,8 @@ def _is_about(target: requests.Target, change: Change) -> bool:
 class ObservedSandbox(Sandbox):
     """A sandbox whose requests and changes are observed."""
 
-    def __init__(self, run: Run, *, upstream: Upstream | None) -> None:
-        super().__init__(upstream=upstream)
+    def __init__(self, run: Run, **options: Any) -> None:
+        super().__init__(**options)
         self.faults = _Faults(run)
 
     @property

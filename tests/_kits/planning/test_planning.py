@@ -592,6 +592,31 @@ def create(**_):
     assert item.handlers == ['create for kopfexamples.kopf.dev default/example']
 
 
+EARLY = """
+import os, pathlib, yaml
+path = pathlib.Path(os.environ['KUBECONFIG'])
+server = yaml.safe_load(path.read_text())['clusters'][0]['cluster']['server']
+
+@kopf.on.create('kopfexamples')
+def create(**_):
+    import json, urllib.request
+    assert path == pathlib.Path(os.environ['KUBECONFIG'])
+    with urllib.request.urlopen(urllib.request.Request(
+            f'{server}/api/v1/namespaces/default/configmaps',
+            json.dumps({'metadata': {'name': 'x'}, 'data': {'n': 'N'}}).encode(),
+            {'Content-Type': 'application/json'})):
+        pass
+"""
+
+
+def test_clients_that_are_made_at_the_import_reach_the_sandbox(plan, parent, client):
+    item, = plan(EARLY).items
+    assert names([item]) == [('create', 'configmaps default/x')]
+    item, = plan(EARLY.replace("'N'", "'M'"), against=EARLY).items
+    assert item.fields == [testing.Field('data.n', 'N', 'M')]
+    assert client.list('configmaps') == []
+
+
 def test_deletions_by_unknown_clients_are_planned(plan, parent, client):
     client.create('configmaps', 'x')
     made = plan('''

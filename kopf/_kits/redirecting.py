@@ -1,0 +1,60 @@
+"""
+Redirecting: lets the clients that authors use find a sandbox, not the cluster.
+
+Many authors load the kubeconfig and make a client when their file is imported, so before the
+sandbox starts, which depends on what is declared there. But it is known where the sandbox will be.
+"""
+import contextlib
+import dataclasses
+import os
+import pathlib
+import socket
+import tempfile
+from collections.abc import Iterator
+
+import yaml
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a sandbox will be. The kubeconfig stays the same file: some clients remember it."""
+    socket: socket.socket
+    kubeconfig: pathlib.Path
+
+
+@contextlib.contextmanager
+def reserve(kubeconfig: pathlib.Path | None = None) -> Iterator[Place]:
+    """
+    Reserve a port of this machine for a sandbox, which refuses connections until it starts. By
+    default, the kubeconfig is a temporary file.
+    """
+    with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder, socket.socket() as listener:
+        listener.bind(('127.0.0.1', 0))
+        yield Place(listener, kubeconfig or pathlib.Path(folder, 'kubeconfig'))
+
+
+@contextlib.contextmanager
+def expect(place: Place) -> Iterator[None]:
+    """Let the clients that are made in the block find the sandbox that will start at the place."""
+    host, port = place.socket.getsockname()
+    context = {'cluster': 'local', 'user': 'admin', 'namespace': 'default'}
+    place.kubeconfig.write_text(yaml.safe_dump({
+        'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
+        'clusters': [{'name': 'local', 'cluster': {'server': f'http://{host}:{port}'}}],
+        'users': [{'name': 'admin', 'user': {}}],
+        'contexts': [{'name': 'admin', 'context': context}],
+    }), 'utf-8')
+    with redirect(place.kubeconfig):
+        yield
+
+
+@contextlib.contextmanager
+def redirect(path: pathlib.Path) -> Iterator[None]:
+    """Let the clients that are made in the block find this kubeconfig, and no service account."""
+    known = {name: os.environ.pop(name, None) for name in ('KUBECONFIG', 'KUBERNETES_SERVICE_HOST')}
+    os.environ['KUBECONFIG'] = str(path)
+    try:
+        yield
+    finally:
+        del os.environ['KUBECONFIG']
+        os.environ.update({name: value for name, value in known.items() if value is not None})
