@@ -167,8 +167,7 @@ def login_via_pykube(
             logger.debug("Pykube is configured in cluster with service account.")
             in_cluster = True
         except FileNotFoundError:
-            path = _find_kubeconfig()
-            config = library.KubeConfig.from_file(*([path] if path else []))
+            config = library.KubeConfig.from_file(_find_kubeconfig())
             kubeconfigs.load_kubeconfigs()  # stricter than the library: for better errors
             logger.debug("Pykube is configured via kubeconfig file.")
             in_cluster = False
@@ -264,11 +263,12 @@ def _import(name: str) -> Any:
             return None
 
 
-def _find_kubeconfig() -> str | None:
+def _find_kubeconfig() -> str:
     """
-    Get ``$KUBECONFIG``. The libraries read it only when they are imported; it can be set later.
+    Get ``$KUBECONFIG``, or its default. The libraries read the variable only when they are
+    imported, and it can be another one then, or later.
     """
-    return os.environ.get('KUBECONFIG') or None
+    return os.environ.get('KUBECONFIG') or os.path.expanduser(os.path.join('~', '.kube', 'config'))
 
 
 @contextlib.contextmanager

@@ -57,6 +57,15 @@ def test_libraries_log_in_by_kubeconfigs(login, kubeconfig):
     assert info.scheme in (None, 'Bearer')
 
 
+def test_by_default_libraries_log_in_by_the_kubeconfig_at_home(login, tmp_path, monkeypatch):
+    pytest.importorskip(LIBRARIES[login])
+    monkeypatch.delenv('KUBECONFIG', raising=False)
+    monkeypatch.setenv('HOME', str(tmp_path))
+    (tmp_path / '.kube').mkdir()
+    (tmp_path / '.kube' / 'config').write_text(yaml.safe_dump(CONFIG))
+    assert log_in(login).server == 'https://example.com'
+
+
 def test_libraries_without_anything_to_log_in_with_are_errors(login, kubeconfig):
     pytest.importorskip(LIBRARIES[login])
     with pytest.raises(credentials.LoginError, match="neither a service account nor a kubeconfig"):
