@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import secrets
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -17,9 +18,13 @@ import yaml
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a sandbox will be. The kubeconfig stays the same file: some clients remember it."""
+    """
+    Where a sandbox will be. The kubeconfig stays the same file: some clients remember it. The token
+    is that of the clients that are made before.
+    """
     socket: socket.socket
     kubeconfig: pathlib.Path
+    token: str = dataclasses.field(default_factory=secrets.token_urlsafe)
 
 
 @contextlib.contextmanager
@@ -41,7 +46,7 @@ def expect(place: Place) -> Iterator[None]:
     place.kubeconfig.write_text(yaml.safe_dump({
         'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
         'clusters': [{'name': 'local', 'cluster': {'server': f'http://{host}:{port}'}}],
-        'users': [{'name': 'admin', 'user': {}}],
+        'users': [{'name': 'admin', 'user': {'token': place.token}}],
         'contexts': [{'name': 'admin', 'context': context}],
     }), 'utf-8')
     with redirect(place.kubeconfig):

@@ -45,8 +45,7 @@ def serve(
         async with Sandbox(upstream=below, **options) as sandbox:
             for each in parsed:
                 sandbox.faults.add(each)
-            with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
-                _introduce(sandbox, kubeconfig_out or pathlib.Path(folder, 'kubeconfig'))
+            with _introduce(sandbox, kubeconfig_out):
                 await _wait_signal()
 
     parsed = _parse(fault)
@@ -83,36 +82,35 @@ def accompany(
         with _explain():
             below = stack.enter_context(_report(upstream, registry, make_upstream))
             thread = stack.enter_context(sandboxthreads.run_sandbox(
-                load=[*own, *load], upstream=below, _socket=place.socket, **options))
+                load=[*own, *load], upstream=below, _place=place, **options))
         for each in parsed:
             thread.sandbox.faults.add(each)
+        stack.enter_context(_introduce(thread.sandbox, kubeconfig_out))
         thread.sandbox.write_kubeconfig(place.kubeconfig)
-        _introduce(thread.sandbox, kubeconfig_out or place.kubeconfig)
         stack.enter_context(redirecting.redirect(place.kubeconfig))
         os.environ[SHARED] = str(place.kubeconfig)
         stack.callback(os.environ.pop, SHARED)
         item = thread.credentials if confined is None else (
-            stack.enter_context(_confine(thread, confined)))
+            stack.enter_context(_confine(thread, confined, place)))
         asyncio.run(piggybacking.configure_clients())
         yield vaults.Vault({'sandbox': item})
 
 
 @contextlib.contextmanager
 def _confine(
-        thread: sandboxthreads.SandboxThread, operator: Sequence[Any],
+        thread: sandboxthreads.SandboxThread, operator: Sequence[Any], place: redirecting.Place,
 ) -> Iterator[credentials.ConnectionInfo]:
     try:
         item, confinement = thread.confine(*operator)
     except commanding.CommandError as e:
         raise click.ClickException(str(e)) from e
+    assert item.token is not None
+    thread.sandbox.share_user(item.token, place.token)  # the clients of handlers are confined, too
     config = thread.kubeconfig()
     for user in config['users']:
         user['user'] = {'token': item.token}
-    with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
-        path = pathlib.Path(folder, 'kubeconfig')
-        keeping.write_secret(path, yaml.safe_dump(config))
-        os.environ['KUBECONFIG'] = str(path)  # the clients of handlers are confined, too
-        yield item
+    keeping.write_secret(place.kubeconfig, yaml.safe_dump(config))
+    yield item
     for text in confinement.refused:
         click.echo(f"Refused, as `kopf rbac` does not print it: {text}")
     for text in confinement.unused:
@@ -205,11 +203,15 @@ def _explain() -> Iterator[None]:
         raise click.ClickException(f"The sandbox cannot start: {e or repr(e)}") from e
 
 
-def _introduce(sandbox: Sandbox, path: pathlib.Path) -> None:
-    """Write the kubeconfig, and print its path."""
-    sandbox.write_kubeconfig(path)
-    click.echo(f"The sandbox is at {sandbox.url}; to reach it with kubectl:")
-    click.echo(f"    export KUBECONFIG={shlex.quote(str(path.absolute()))}")
+@contextlib.contextmanager
+def _introduce(sandbox: Sandbox, path: pathlib.Path | None) -> Iterator[None]:
+    """Write the kubeconfig and print its path. Without ``path``, the file is temporary."""
+    with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
+        path = path if path is not None else pathlib.Path(folder, 'kubeconfig')
+        sandbox.write_kubeconfig(path)
+        click.echo(f"The sandbox is at {sandbox.url}; to reach it with kubectl:")
+        click.echo(f"    export KUBECONFIG={shlex.quote(str(path.absolute()))}")
+        yield
 
 
 async def _wait_signal() -> None:

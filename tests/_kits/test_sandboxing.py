@@ -293,6 +293,28 @@ def test_an_operator_has_only_the_printed_rights_on_request(start, tmp_path):
     assert "Not used" not in out
 
 
+def test_clients_that_are_made_at_the_import_have_only_these_rights(start, tmp_path):
+    path = tmp_path / 'handlers.py'
+    path.write_text("""
+import kopf, kubernetes
+kubernetes.config.load_kube_config()
+api = kubernetes.client.CoreV1Api()
+
+@kopf.on.create('configmaps')
+def create_fn(name, namespace, **_):
+    if name == 'mine':
+        api.create_namespaced_secret(namespace, {'metadata': {'name': 'some'}})
+""")
+    process, config = start('run', '-A', '--sandbox', '--rbac', str(path))
+    read_until(process, 'Watching configmaps')
+    get(config, '/api/v1/namespaces/default/configmaps', method='POST', body={
+        'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'mine'}})
+    read_until(process, 'is forbidden')
+    code, out = stop(process)
+    assert code == 0
+    assert "Refused, as `kopf rbac` does not print it: create secrets in 'default'\n" in out
+
+
 @pytest.fixture()
 def upstream(crd, tmp_path, monkeypatch):
     """A sandbox with objects, which ``$KUBECONFIG`` refers to."""

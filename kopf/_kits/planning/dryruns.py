@@ -51,7 +51,7 @@ class DryRun(runs.Run):
             horizon: float, selector: selecting.LabelSelector, allowed: Sequence[str],
             rules: Sequence[stages.Stage],
     ) -> None:
-        super().__init__(setup, upstream=upstream, _socket=place.socket)
+        super().__init__(setup, upstream=upstream, place=place)
         self.items: Sequence[plans.Item] = ()
         self.writers: dict[Item, dict[str, None]] = {}
         self.staged: set[Item] = set()

@@ -3,7 +3,6 @@ The sandbox itself: a Kubernetes API on a port of this machine, and in this proc
 """
 import asyncio
 import json
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
+from kopf._kits import redirecting
 from kopf._kits.sandbox import keeping, tls
 from kopf._kits.sandbox.access import PLAIN, Access
 from kopf._kits.sandbox.admission import Admission
@@ -56,16 +56,15 @@ class Sandbox(Direct):
             load: Sequence[Path] = (),
             upstream: Upstream | None = None,
             history: int = 10_000,
-            _socket: socket.socket | None = None,
+            _place: redirecting.Place | None = None,
     ) -> None:
         if upstream is not None and state is not None:
             raise ValueError("A sandbox with an upstream has no state: it depends on the upstream.")
         self.upstream: Upstream | None = upstream
         self.faults: Faults = Faults()
-        self._host: str
-        self._port: int
-        self._host, self._port = (host, port) if _socket is None else _socket.getsockname()
-        self._socket = _socket
+        self._host = host
+        self._port = port
+        self._reserved = _place
         self._tls = tls
         self._files = tuple(load)
         cluster = Cluster(history=history)
@@ -80,6 +79,9 @@ class Sandbox(Direct):
         self._certificates: Certificates | None = None
         self._tokens = {name: self._access.add_token(user)
                         for name, user in (('admin', ADMIN), ('plain', PLAIN))}
+        if _place is not None:
+            self._host, self._port = _place.socket.getsockname()
+            self._access.tokens[_place.token] = ADMIN
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.ServerRunner | None = None
 
@@ -149,9 +151,10 @@ class Sandbox(Direct):
         server = web.Server(handler, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.SockSite(self._runner, self._socket, ssl_context=context) if (
-            self._socket is not None) else web.TCPSite(
-            self._runner, self._host, self._port, reuse_address=True, ssl_context=context)
+        site = web.TCPSite(
+            self._runner, self._host, self._port, reuse_address=True, ssl_context=context,
+        ) if self._reserved is None else web.SockSite(
+            self._runner, self._reserved.socket, ssl_context=context)
         await site.start()
         self._port = self._runner.addresses[0][1]
 
@@ -186,6 +189,10 @@ class Sandbox(Direct):
         """
         self._access.listeners[name] = listener
         return self._access.add_token(User(name, ('system:authenticated',), name))
+
+    def share_user(self, token: str, other: str) -> None:
+        """Let requests with the other token be those of the user with this token."""
+        self._access.tokens[other] = self._access.tokens[token]
 
     def kubeconfig(self) -> dict[str, Any]:
         """

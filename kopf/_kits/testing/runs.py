@@ -13,7 +13,6 @@ import datetime
 import logging
 import os
 import re
-import socket
 import sys
 import threading
 import types
@@ -26,6 +25,7 @@ from aiohttp import web
 from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import inflight, loggers, tracebacks
 from kopf._core.reactor import waiting
+from kopf._kits import redirecting
 from kopf._kits.sandbox import faults, requests
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
@@ -137,7 +137,7 @@ class Run:
 
     def __init__(
             self, setup: Setup, *, upstream: Upstream | None = None,
-            _socket: socket.socket | None = None,
+            place: redirecting.Place | None = None,
     ) -> None:
         super().__init__()
         self.story: list[str] = []
@@ -158,7 +158,7 @@ class Run:
         self._main: asyncio.Task[None] | None = None
         self._replicas: list[Replica] = []
         self._past: list[processes.Process] = []
-        self.sandbox = ObservedSandbox(self, upstream=upstream, _socket=_socket)
+        self.sandbox = ObservedSandbox(self, upstream=upstream, _place=place)
         self._lag: Lag | None = None
         self._restarting: list[asyncio.Task[None]] = []
         self._things: list[tuple[str, Obj]] = []
