@@ -30,7 +30,7 @@ def pair(cluster, kind, peering, meeting, release, tmp_path):  # noqa: F811
     path = tmp_path / 'handlers.py'
     path.write_text(f'import kopf\nKIND = {kind.selector!r}\n{TEXT}')
 
-    def start(who, priority, lifetime=5):
+    def start(who, priority, lifetime=15):
         started.append(Operator(
             ['--namespace', 'default', '--peering', peering, '--priority', str(priority),
              '--verbose', str(path)],

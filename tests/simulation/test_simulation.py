@@ -90,6 +90,7 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (9906270, "what could not be stored before the Lease was lost is done again"),
     (9700504, "an object is not there before it is reviewed, and webhooks can take their time"),
     (10008836, "PATCHes that webhooks review take longer than the exit, as reviews are on the way"),
+    (27020103, "what is done is not written at the exit if both its PATCHes take long"),
     (8504354, "a new leader whose watches are behind handles what the former one has just handled"),
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
