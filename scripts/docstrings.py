@@ -155,7 +155,9 @@ def on(source: Texts, *names: str) -> Iterator[Rule]:
 
 RULES = [
     *on(ACTIVITY, 'startup', 'cleanup', 'login', 'probe'),
-    *on(ADMISSION, 'validate', 'mutate'),
+    *on(ADMISSION, 'validate'),
+    *on({**ADMISSION, 'param operations': f"{ADMISSION['param operations'][:-1]} but deletions."},
+        'mutate'),
     *on(SHARED, 'resume', 'create', 'delete', 'index: id errors', 'event', 'reconcile: backoff'),
     *on(CHANGED, 'update: field', 'field: field'),
     *on(RUNNING, 'daemon', 'timer'),

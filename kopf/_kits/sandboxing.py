@@ -81,12 +81,13 @@ def accompany(
         own = stack.enter_context(_define_kinds())
         with _explain():
             below = stack.enter_context(_report(upstream, registry, make_upstream))
-            thread = stack.enter_context(sandboxthreads.run_sandbox(
-                load=[*own, *load], upstream=below, _place=place, **options))
+            sandbox = Sandbox(load=[*own, *load], upstream=below, **options)
+            sandbox.occupy(place)
+            thread = stack.enter_context(sandboxthreads.run_in_thread(sandbox))
         for each in parsed:
-            thread.sandbox.faults.add(each)
-        stack.enter_context(_introduce(thread.sandbox, kubeconfig_out))
-        thread.sandbox.write_kubeconfig(place.kubeconfig)
+            sandbox.faults.add(each)
+        stack.enter_context(_introduce(sandbox, kubeconfig_out))
+        sandbox.write_kubeconfig(place.kubeconfig)
         stack.enter_context(redirecting.redirect(place.kubeconfig))
         os.environ[SHARED] = str(place.kubeconfig)
         stack.callback(os.environ.pop, SHARED)

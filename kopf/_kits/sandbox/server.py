@@ -56,7 +56,6 @@ class Sandbox(Direct):
             load: Sequence[Path] = (),
             upstream: Upstream | None = None,
             history: int = 10_000,
-            _place: redirecting.Place | None = None,
     ) -> None:
         if upstream is not None and state is not None:
             raise ValueError("A sandbox with an upstream has no state: it depends on the upstream.")
@@ -64,7 +63,7 @@ class Sandbox(Direct):
         self.faults: Faults = Faults()
         self._host = host
         self._port = port
-        self._reserved = _place
+        self._reserved: redirecting.Place | None = None
         self._tls = tls
         self._files = tuple(load)
         cluster = Cluster(history=history)
@@ -79,9 +78,6 @@ class Sandbox(Direct):
         self._certificates: Certificates | None = None
         self._tokens = {name: self._access.add_token(user)
                         for name, user in (('admin', ADMIN), ('plain', PLAIN))}
-        if _place is not None:
-            self._host, self._port = _place.socket.getsockname()
-            self._access.tokens[_place.token] = ADMIN
         self._tasks: list[asyncio.Task[None]] = []
         self._runner: web.ServerRunner | None = None
 
@@ -97,6 +93,12 @@ class Sandbox(Direct):
         """The URL of the sandbox."""
         host = f'[{self._host}]' if ':' in self._host else self._host
         return f"{'https' if self._tls else 'http'}://{host}:{self._port}"
+
+    def occupy(self, place: redirecting.Place) -> None:
+        """Listen at this place, to be called before the start."""
+        self._reserved = place
+        self._host, self._port = place.socket.getsockname()
+        self._access.tokens[place.token] = ADMIN
 
     async def start(self) -> None:
         """

@@ -158,7 +158,9 @@ class Run:
         self._main: asyncio.Task[None] | None = None
         self._replicas: list[Replica] = []
         self._past: list[processes.Process] = []
-        self.sandbox = ObservedSandbox(self, upstream=upstream, _place=place)
+        self.sandbox = ObservedSandbox(self, upstream=upstream)
+        if place is not None:
+            self.sandbox.occupy(place)
         self._lag: Lag | None = None
         self._restarting: list[asyncio.Task[None]] = []
         self._things: list[tuple[str, Obj]] = []
@@ -498,8 +500,8 @@ def _is_about(target: requests.Target, change: Change) -> bool:
 class ObservedSandbox(Sandbox):
     """A sandbox whose requests and changes are observed."""
 
-    def __init__(self, run: Run, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, run: Run, *, upstream: Upstream | None) -> None:
+        super().__init__(upstream=upstream)
         self.faults = _Faults(run)
 
     @property

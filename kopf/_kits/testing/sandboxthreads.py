@@ -105,10 +105,16 @@ def run_sandbox(**options: Any) -> Iterator[SandboxThread]:
 
     :param options: the parameters of `kopf.testing.Sandbox`.
     """
+    with run_in_thread(Sandbox(**options)) as thread:
+        yield thread
+
+
+@contextlib.contextmanager
+def run_in_thread(sandbox: Sandbox) -> Iterator[SandboxThread]:
+    """Run this sandbox in a thread for the block."""
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         thread = threading.Thread(target=loop.run_forever, name='sandbox', daemon=True)
-        sandbox = Sandbox(**options)
         runner.run(sandbox.start())
         thread.start()
         runs = SandboxThread(loop, sandbox)
