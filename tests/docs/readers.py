@@ -51,7 +51,7 @@ MASKS = {
     r'\x1b\[[\d;?]*[A-Za-z]|\r': '',
     r'\b\d\d:\d\d:\d\d,\d{3}\b': 'TIME',
     r'https?://127\.0\.0\.1:\d+': 'URL',
-    r'\(context \S+\)': '(context)',
+    r' \(context \S+\)': '',  # it is told of a cluster, not of a sandbox
     r'\S*/kopf-sandbox-\w+/kubeconfig': 'KUBECONFIG',
     r'\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b': 'UID',
     r'\b10\.\d+\.\d+\.\d+\b': 'ADDRESS',
