@@ -655,7 +655,8 @@ class Guarantees:
         for id in CHANGING:
             if id.split('/')[0] not in self.features:
                 continue
-            done = self._find_done(uid, id)
+            done = [call for call in self._find_done(uid, id)
+                    if self.exclusive or call.persisted or not self.is_stale(call)]
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")

@@ -118,6 +118,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (9004272, "the delay of an attempt is lost if the process is killed while writes are refused"),
     (8604372, "the delay of an attempt is lost if the process is killed before it is stored"),
     (8601311, "what another process closes counts what a killed one has done for an older state"),
+    (30050241, "what another process does for an older state meanwhile is not what is handled"),
     (9805150, "a number that is there already can be set again, as only changes are refused"),
     (10105459, "operators that do not know of each other count delays from their own attempts"),
     (7100489, "the time of a handler counts from its record, which was written for an older state"),
