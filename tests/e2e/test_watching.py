@@ -229,7 +229,7 @@ async def test_a_kind_that_is_gone_and_back_is_watched_again(
         await churn()
         await agree()
         await kube.delete_kind(kind)
-        await asyncio.sleep(2)
+        await kube.wait_unserved(kind)
         await kube.create_kind(kind)
         await churn()
         await agree()
