@@ -383,8 +383,8 @@ def init(name: str) -> None:
                     metavar='SHARE', section='Shadow',
                     help="Call the admission handlers for this part of the changes. [default: 1]")
 @helpscreens.option('--allow', 'allowed', multiple=True, metavar='HOST', section='Shadow',
-                    help="Let handlers of a shadow connect to this host, or run the program of "
-                         "this name. Can be repeated.")
+                    help="Let handlers of a shadow connect to this host or Unix socket, or run "
+                         "the program of this name. Can be repeated.")
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
 def run(
@@ -853,7 +853,7 @@ def explain(
                     help="Read the cluster of this context of the kubeconfig. "
                          "[default: the current context]")
 @helpscreens.option('--allow', multiple=True, metavar='HOST', section='Plan',
-                    help="Let handlers connect to this host, or run this program. "
+                    help="Let handlers connect to this host or Unix socket, or run this program. "
                          "Can be repeated.")
 @helpscreens.option('--fail-on', default='', metavar='LIST', section='Plan',
                     callback=split_effects,

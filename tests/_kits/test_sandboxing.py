@@ -277,25 +277,7 @@ async def create_fn(name, namespace, logger, **_):
         await kopf.apply({'apiVersion': 'v1', 'kind': 'Secret',
                           'metadata': {'name': 'some', 'namespace': namespace}})
 '''
-
-
-def test_an_operator_has_only_the_printed_rights_on_request(start, tmp_path):
-    path = tmp_path / 'handlers.py'
-    path.write_text(CONFINED)
-    process, config = start('run', '-A', '--sandbox', '--rbac', str(path))
-    read_until(process, 'Watching configmaps')
-    get(config, '/api/v1/namespaces/default/configmaps', method='POST', body={
-        'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'mine'}})
-    read_until(process, 'secrets "some" is forbidden')
-    code, out = stop(process)
-    assert code == 0
-    assert "Refused, as `kopf rbac` does not print it: patch secrets 'some' in 'default'\n" in out
-    assert "Not used" not in out
-
-
-def test_clients_that_are_made_at_the_import_have_only_these_rights(start, tmp_path):
-    path = tmp_path / 'handlers.py'
-    path.write_text("""
+CONFINED_EARLY = '''
 import kopf, kubernetes
 kubernetes.config.load_kube_config()
 api = kubernetes.client.CoreV1Api()
@@ -304,15 +286,24 @@ api = kubernetes.client.CoreV1Api()
 def create_fn(name, namespace, **_):
     if name == 'mine':
         api.create_namespaced_secret(namespace, {'metadata': {'name': 'some'}})
-""")
+'''
+
+
+@pytest.mark.parametrize('text, told, refused', [
+    (CONFINED, 'secrets "some" is forbidden', "patch secrets 'some' in 'default'"),
+    (CONFINED_EARLY, 'secrets is forbidden', "create secrets in 'default'")])
+def test_an_operator_has_only_the_printed_rights_on_request(start, tmp_path, text, told, refused):
+    path = tmp_path / 'handlers.py'
+    path.write_text(text)
     process, config = start('run', '-A', '--sandbox', '--rbac', str(path))
     read_until(process, 'Watching configmaps')
     get(config, '/api/v1/namespaces/default/configmaps', method='POST', body={
         'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'mine'}})
-    read_until(process, 'is forbidden')
+    read_until(process, told)
     code, out = stop(process)
     assert code == 0
-    assert "Refused, as `kopf rbac` does not print it: create secrets in 'default'\n" in out
+    assert f"Refused, as `kopf rbac` does not print it: {refused}\n" in out
+    assert "Not used" not in out
 
 
 @pytest.fixture()
@@ -341,6 +332,11 @@ HANDLERS = """
 def fn(name, **_):
     print(f"And here we are! {name}")
 """
+LOGIN = """
+@kopf.on.login()
+def log_in(**_):
+    return kopf.ConnectionInfo(server={url!r})
+"""
 
 
 @pytest.mark.parametrize('args', [[], ['--reload'], ['--processes=2']])
@@ -359,13 +355,6 @@ def test_login_handlers_are_for_the_upstream(start, script, upstream, monkeypatc
         url=upstream.url)))
     read_until(process, "And here we are! obj")
     assert stop(process)[0] == 0
-
-
-LOGIN = """
-@kopf.on.login()
-def log_in(**_):
-    return kopf.ConnectionInfo(server={url!r})
-"""
 
 
 @pytest.mark.parametrize('args', [[], ['--reload'], ['--processes=2']])

@@ -51,7 +51,7 @@ MASKS = {
     r'\x1b\[[\d;?]*[A-Za-z]|\r': '',
     r'\b\d\d:\d\d:\d\d,\d{3}\b': 'TIME',
     r'https?://127\.0\.0\.1:\d+': 'URL',
-    r' \(context \S+\)': '',  # it is told of a cluster, not of a sandbox
+    r'\(context \S+\)': '(context)',
     r'\S*/kopf-sandbox-\w+/kubeconfig': 'KUBECONFIG',
     r'\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b': 'UID',
     r'\b10\.\d+\.\d+\.\d+\b': 'ADDRESS',
@@ -211,6 +211,8 @@ class Reader:
             elif snippet.language == 'text':
                 terminal = self._open(snippet.marks.get('terminal', 'operator'))
                 for line in snippet.text.splitlines():
+                    if self._is_on_cluster:  # the pages show a sandbox, which has no context
+                        line = re.sub(r'(Connected to \S+)\.$', r'\1 (context admin).', line)
                     if not (self._is_on_cluster and 'sandbox' in line):
                         terminal.expect(line)
 

@@ -158,7 +158,7 @@ async def test_operator_is_known_by_its_user_and_host_unless_it_is_told_its_name
 
 async def test_record_is_renewed_in_its_lifetime(kube, member, peering):
     op = member('me', lifetime=15)  # the API server can be slow for seconds
-    await op.wait_for(r'Keep-alive in .+: ok', count=3)
+    await op.wait_for(r'Keep-alive in .+: ok', count=4, timeout=60)
     assert op.find(ACTIVE)
     assert not op.find('Pausing')
 

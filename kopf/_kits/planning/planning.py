@@ -16,7 +16,6 @@ from kopf._core.intents import registries
 from kopf._kits import commanding, redirecting
 from kopf._kits.planning import dryruns, plans
 from kopf._kits.planning import stages as _stages
-from kopf._kits.redirecting import Place
 from kopf._kits.sandbox import selecting
 from kopf._kits.sandbox.statuses import APIError
 from kopf._kits.sandbox.upstreams import Upstream
@@ -65,7 +64,7 @@ def plan(
         Default: for all.
     :param horizon: how many virtual seconds are planned at most. The plan ends earlier when the
         operator is at rest.
-    :param allow: the hosts and programs that handlers may use, besides the API. Default: none.
+    :param allow: the hosts, Unix sockets, and programs that handlers may use, besides the API. Default: none.
     :param stages: a YAML file with the statuses that objects get from other controllers. Default:
         those of Kopf.
     :param real_limit: how long (real seconds) it can take.
@@ -83,13 +82,13 @@ def plan(
         raise PlanError(str(e)) from e
     now = datetime.datetime.now(datetime.UTC)
 
-    def load(sources: Sequence[runs.Source]) -> tuple[registries.OperatorRegistry, Place]:
+    def load(sources: Sequence[runs.Source]) -> tuple[registries.OperatorRegistry, redirecting.Place]:
         place = stack.enter_context(redirecting.reserve(path))
         with redirecting.expect(place):
             return _load(sources), place
 
     def rehearse(
-            registry: registries.OperatorRegistry, place: Place, upstream: Upstream,
+            registry: registries.OperatorRegistry, place: redirecting.Place, upstream: Upstream,
     ) -> dryruns.DryRun:
         setup = runs.Setup(
             (), {**options, 'registry': registry}, load=(), ignore=(), rest=REST,

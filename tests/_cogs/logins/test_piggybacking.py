@@ -59,6 +59,9 @@ def test_libraries_log_in_by_kubeconfigs(login, kubeconfig):
 
 def test_by_default_libraries_log_in_by_the_kubeconfig_at_home(login, tmp_path, monkeypatch):
     pytest.importorskip(LIBRARIES[login])
+    for module in ('kubernetes.config.kube_config', 'kubernetes_asyncio.config.kube_config'):
+        if module in sys.modules:  # imported while the variable was another one
+            monkeypatch.setattr(f'{module}.KUBE_CONFIG_DEFAULT_LOCATION', '/nowhere')
     monkeypatch.delenv('KUBECONFIG', raising=False)
     monkeypatch.setenv('HOME', str(tmp_path))
     (tmp_path / '.kube').mkdir()
