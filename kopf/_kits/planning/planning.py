@@ -64,7 +64,8 @@ def plan(
         Default: for all.
     :param horizon: how many virtual seconds are planned at most. The plan ends earlier when the
         operator is at rest.
-    :param allow: the hosts, Unix sockets, and programs that handlers may use, besides the API. Default: none.
+    :param allow: the hosts, Unix sockets, and programs that handlers may use, besides the API.
+        Default: none.
     :param stages: a YAML file with the statuses that objects get from other controllers. Default:
         those of Kopf.
     :param real_limit: how long (real seconds) it can take.
@@ -82,7 +83,9 @@ def plan(
         raise PlanError(str(e)) from e
     now = datetime.datetime.now(datetime.UTC)
 
-    def load(sources: Sequence[runs.Source]) -> tuple[registries.OperatorRegistry, redirecting.Place]:
+    def load(
+            sources: Sequence[runs.Source],
+    ) -> tuple[registries.OperatorRegistry, redirecting.Place]:
         place = stack.enter_context(redirecting.reserve(path))
         with redirecting.expect(place):
             return _load(sources), place
