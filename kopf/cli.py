@@ -449,8 +449,7 @@ def run(
         place = sandboxing['place'] = click.get_current_context().with_resource(
             redirecting.reserve())
         expecting = redirecting.expect(place)
-    with expecting:
-        loaded = _load(__controls.registry, paths, modules)
+    loaded = _load(__controls.registry, paths, modules, expecting)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
     known = __controls.vault
@@ -1279,9 +1278,18 @@ def _define(kubernetes: str | None) -> tuple[list[dict[str, Any]], int | None]:
         raise click.ClickException(str(e)) from e
 
 
-def _preload(paths: Collection[str], modules: Collection[str]) -> None:
+def _preload(
+        paths: Collection[str],
+        modules: Collection[str],
+        expecting: contextlib.AbstractContextManager[None] | None = None,
+) -> None:
+    """Import the files and modules: where nothing else is expected, also without a kubeconfig."""
+    if expecting is None:
+        from kopf._kits import redirecting  # not for an operator on a cluster
+        expecting = redirecting.fill_in()
     try:
-        loaders.preload(paths=paths, modules=modules)
+        with expecting:
+            loaders.preload(paths=paths, modules=modules)
     except loaders.LoadingError as e:
         raise _describe(e) from e
 
@@ -1290,9 +1298,10 @@ def _load(
         registry: registries.OperatorRegistry | None,
         paths: Collection[str],
         modules: Collection[str],
+        expecting: contextlib.AbstractContextManager[None] | None = None,
 ) -> registries.OperatorRegistry:
     """Load the handlers; it is an error if there are none."""
-    _preload(paths, modules)
+    _preload(paths, modules, expecting)
     registry = registry if registry is not None else registries.get_default_registry()
     if registry.is_empty:
         if not paths and not modules:
@@ -1360,7 +1369,8 @@ def _accompany(
 
 
 def _describe(e: loaders.LoadingError) -> click.ClickException:
-    return click.ClickException('\n'.join(filter(None, [str(e), e.details.rstrip()])))
+    return click.ClickException('\n'.join(filter(None, [
+        str(e), e.details.rstrip(), *getattr(e, '__notes__', ())])))
 
 
 def _make_fast_loop() -> asyncio.AbstractEventLoop | None:

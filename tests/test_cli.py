@@ -403,6 +403,46 @@ def test_errors_in_files_show_only_the_frames_of_the_user(script):
     assert err.count('  File "') == err.count(f'  File "{path}"') == 2
 
 
+CLIENT_AT_THE_IMPORT = """
+import kopf, kubernetes
+kubernetes.config.load_kube_config()
+api = kubernetes.client.CoreV1Api()
+
+@kopf.on.create('', 'v1', 'configmaps')
+def fn(**_): pass
+"""
+LOADING_COMMANDS = [
+    ['check'], ['rbac'], ['crd', '--peering'],
+    ['manifests', '-A', '--image', 'example.com/image:1']]
+
+
+@pytest.mark.parametrize('command', LOADING_COMMANDS)
+def test_files_that_need_a_kubeconfig_are_loaded_without_a_cluster(script, tmp_path, command):
+    path = script(CLIENT_AT_THE_IMPORT)
+    code, out, err = execute(*command, path, KUBECONFIG='', HOME=str(tmp_path))
+    assert (code, err) == (0, '')
+    assert out
+
+
+def test_files_find_the_kubeconfig_that_there_is(script, tmp_path):
+    path = script('import os\nraise ValueError(os.environ["KUBECONFIG"])')
+    tmp_path.joinpath('config').write_text('{}')
+    code, _, err = execute('check', path, KUBECONFIG=str(tmp_path / 'config'))
+    assert code == 1
+    assert f"ValueError: {tmp_path / 'config'}" in err
+
+
+@pytest.mark.parametrize('args', [['check'], ['run', '--sandbox', '-A'], ['plan']])
+def test_requests_during_the_import_are_refused_with_an_advice(script, tmp_path, args):
+    path = script(CLIENT_AT_THE_IMPORT + 'api.list_namespace(_request_timeout=5)')
+    code, _, err = execute(*args, path, KUBECONFIG='', HOME=str(tmp_path))
+    assert code == 1
+    assert f"Error: Cannot load {path}: MaxRetryError: " in err
+    assert err.splitlines()[-1] == (
+        "There is no API yet when a file is imported, so requests are refused. Send them in a "
+        "startup handler: @kopf.on.startup()")
+
+
 def test_exiting_while_loading_is_respected(script):
     code, _, _ = execute('run', '-A', script('raise SystemExit(7)'))
     assert code == 7

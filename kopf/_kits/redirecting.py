@@ -50,7 +50,25 @@ def expect(place: Place) -> Iterator[None]:
         'contexts': [{'name': 'admin', 'context': context}],
     }), 'utf-8')
     with redirect(place.kubeconfig):
+        try:
+            yield
+        except Exception as e:
+            if any(isinstance(each, ConnectionRefusedError) for each in _trace(e)):
+                e.add_note("There is no API yet when a file is imported, so requests are refused. "
+                           "Send them in a startup handler: @kopf.on.startup()")
+            raise
+
+
+@contextlib.contextmanager
+def fill_in() -> Iterator[None]:
+    """Where there is no cluster, as in CI, let clients be made in the block nevertheless."""
+    paths = os.environ.get('KUBECONFIG') or '~/.kube/config'
+    if 'KUBERNETES_SERVICE_HOST' in os.environ or any(
+            os.path.exists(os.path.expanduser(path)) for path in paths.split(os.pathsep) if path):
         yield
+    else:
+        with reserve() as place, expect(place):
+            yield
 
 
 @contextlib.contextmanager
@@ -63,3 +81,9 @@ def redirect(path: pathlib.Path) -> Iterator[None]:
     finally:
         del os.environ['KUBECONFIG']
         os.environ.update({name: value for name, value in known.items() if value is not None})
+
+
+def _trace(e: BaseException | None) -> Iterator[BaseException]:
+    while e is not None:
+        yield e
+        e = e.__cause__ or e.__context__
