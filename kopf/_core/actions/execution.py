@@ -117,20 +117,24 @@ def execute(
     When the timeout of a running async handler is over, the handler is interrupted. Threads
     cannot be interrupted.
     """
-    work = _attempt(handler, cause, context, state, extras, executor, family, filter_error)
+    work = attempt(
+        handler, cause, context=context, state=state, extras=extras, executor=executor,
+        family=family, filter_error=filter_error)
     return context.observer.follow(observers.Observer.attempt, work, handler, cause)
 
 
-async def _attempt(
+async def attempt(
         handler: handlers.Handler,
         cause: causes.Cause,
+        *,
         context: Context,
-        state: progression.HandlerState | None,
-        extras: Mapping[str, Any] | None,
-        executor: Executor | None,
-        family: subhandling.Family | None,
-        filter_error: Exception | None,
+        state: progression.HandlerState | None = None,
+        extras: Mapping[str, Any] | None = None,
+        executor: Executor | None = None,
+        family: subhandling.Family | None = None,
+        filter_error: Exception | None = None,
 ) -> progression.Outcome:
+    """Do the same, but leave it to the caller to notify the observer."""
     settings, clock, logger = context.settings, context.clock, cause.logger
     policy, name = POLICIES[type(handler)], repr(handler)
     now = clock.now()

@@ -202,6 +202,15 @@ def test_reconciling_handlers_belong_to_reconciliations(registry, recording, liv
     assert ('handler fn', 'reconcile kopfexample') in recording.get_tree()
 
 
+def test_attempts_of_reconciling_handlers_fail_with_their_owned_resources(
+        registry, recording, live):
+    kopf.reconcile('kopfexamples', id='fn', registry=registry)(lambda **_: {'kind': 'ConfigMap'})
+    live(lasts=0.1)
+    spans = [span for span in recording.spans if span.name == 'handler fn']
+    assert {span.attributes['kopf.outcome'] for span in spans} == {'retry'}
+    assert not any(span.status.is_ok for span in spans)
+
+
 def test_calls_of_external_systems_belong_to_reconciliations(registry, recording, live):
     declare(Cloud(), registry=registry, kind='kopfexamples', consistency=2)
     live(move=lambda api: api.delete('obj'), lasts=100)

@@ -16,7 +16,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
 from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies, ids, patches
-from kopf._core.actions import application, execution, finalizers, loggers, progression
+from kopf._core.actions import application, execution, finalizers, loggers, observers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Limits, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
@@ -294,32 +294,49 @@ class Reconcilers(Member):
             self._note_problems(handler.id, conditions.Problems((wait,), is_stalled=False))
             return raw
 
-        outcome = await execution.execute(
+        outcome = await context.observer.follow(
+            observers.Observer.attempt, self._attempt(upkeep, cause, state, filter_error),
+            handler, cause)
+        if upkeep.found:
+            return await self._run(handler, raw, {**strays, **upkeep.found}, is_last=is_last)
+        if upkeep.newest is None:
+            return None
+        self._note(handler, outcome)
+        return await self._finish(upkeep, upkeep.newest, outcome, is_last)
+
+    async def _attempt(
+            self, upkeep: Upkeep, cause: causes.ReconcilingCause,
+            state: progression.HandlerState, filter_error: Exception | None,
+    ) -> progression.Outcome:
+        """Call the handler, and write its children; both belong to the attempt."""
+        handler, context, target = upkeep.handler, self._hub.context, upkeep.target
+        outcome = await execution.attempt(
             handler, cause, context=context, state=state, filter_error=filter_error)
         problems = upkeep.problems
         if outcome.exception is not None:
             problems.append(outcome.message or repr(outcome.exception))
         elif outcome.result is not None:
             wanted = upkeep.prepare(outcome.result)
-            if not self._is_new and (found := await upkeep.find_strays(wanted)):
-                return await self._run(handler, raw, {**strays, **found}, is_last=is_last)
+            if not self._is_new:
+                await upkeep.find_strays(wanted)
+            if upkeep.found:
+                return outcome
             if any(not item.is_owned for item in wanted.values()) and (
-                    not finalizers.is_present(raw, FINALIZER)):
-                held = await self._switch_finalizer(raw, target, is_added=True)
-                if held is None:
-                    return None
-                raw = held
+                    not finalizers.is_present(upkeep.parent, FINALIZER)):
+                upkeep.newest = await self._switch_finalizer(
+                    upkeep.parent, target, is_added=True)
+                if upkeep.newest is None:
+                    return outcome
             await upkeep.write(wanted)
-            if problems:
-                outcome = execution.judge(
-                    desired.ChildrenError(problems), handler, state=state,
-                    settings=context.settings, logger=target.logger)._replace(patch=outcome.patch)
-                if outcome.exception is None:  # it is ignored, as the author has declared
-                    problems.clear()
-            else:
+            if not problems:
                 target.logger.info(f"{handler!r} succeeded.")
-        self._note(handler, outcome)
-        return await self._finish(upkeep, raw, outcome, is_last)
+                return outcome
+            outcome = execution.judge(
+                desired.ChildrenError(problems), handler, state=state,
+                settings=context.settings, logger=target.logger)._replace(patch=outcome.patch)
+            if outcome.exception is None:  # it is ignored, as the author has declared
+                problems.clear()
+        return outcome
 
     async def _drive(
             self, handler: handlers.ExternalHandler, raw: bodies.RawBody,

@@ -20,7 +20,7 @@ MAX_WRITES = 8
 """How many children of one object are written at once."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(eq=False)
 class Upkeep:
     """The children of one handler and one object, from the call of the handler to the writes."""
     hub: Hub
@@ -34,6 +34,13 @@ class Upkeep:
     """The children that the handler sees."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """What prevents children from being as the handler wants them, in words."""
+    found: dict[desired.Key, children.Child] = dataclasses.field(default_factory=dict)
+    """Children that the handler must see, so it is called again."""
+    newest: bodies.RawBody | None = dataclasses.field(init=False)
+    """The newest state of the object; None if it is gone, or if others change it: run again."""
+
+    def __post_init__(self) -> None:
+        self.newest = self.parent
 
     @property
     def _manager(self) -> str:
@@ -52,15 +59,11 @@ class Upkeep:
                     f"{key}: the operator does not serve the namespace of this child.")
         return wanted
 
-    async def find_strays(
-            self, wanted: dict[desired.Key, desired.Desired],
-    ) -> children.Strays:
+    async def find_strays(self, wanted: dict[desired.Key, desired.Desired]) -> None:
         """
         Find those of the desired children that are there, but that neither the watch shows nor the
         known strays. If it is not known of some, they are moved to the problems.
         """
-        found: dict[desired.Key, children.Child] = {}
-
         async def look_for(item: desired.Desired) -> None:
             try:
                 raw = await self._read(item)
@@ -70,13 +73,12 @@ class Upkeep:
                 return
             child = None if raw is None else self.visible._recognise(item.watched, raw)
             if child is not None:
-                found[item.key] = child
+                self.found[item.key] = child
 
         unknown = [
             item for key, item in wanted.items()
             if key not in self.visible._strays and self.hub.store.find_owner(key) is None]
         await tasks.for_each(look_for, unknown, limit=MAX_WRITES)
-        return found
 
     def find_known(self) -> Mapping[desired.Key, children.Child]:
         """Find those children of the object that this handler has applied."""
