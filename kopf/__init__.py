@@ -24,6 +24,7 @@ from kopf._cogs.configs.progress import (
     SmartProgressStorage,
     StatusProgressStorage,
 )
+from kopf._cogs.helpers.typedefs import Logger
 from kopf._cogs.helpers.versions import commit_id as __commit_id__
 from kopf._cogs.helpers.versions import version as __version__
 from kopf._cogs.helpers.versions import version_tuple as __version_tuple__
@@ -64,7 +65,7 @@ from kopf._cogs.structs.reviews import (
 )
 from kopf._core.actions.lifecycles import get_default_lifecycle, set_default_lifecycle
 from kopf._core.actions.loggers import LocalObjectLogger, LogFormat, ObjectLogger, configure
-from kopf._core.intents.callbacks import Logger, all_, any_, none_, not_
+from kopf._core.intents.callbacks import all_, any_, none_, not_
 from kopf._core.intents.causes import Reason
 from kopf._core.intents.handlererrors import (
     AdmissionError,

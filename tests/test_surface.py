@@ -302,8 +302,8 @@ def test_import_is_without_what_is_rarely_used(module):
 
 
 @pytest.mark.parametrize(('module', 'count', 'libraries'), [
-    ('kopf', 54, set()),
-    ('kopf.cli', 172, {'click', 'yaml'}),
+    ('kopf', 55, set()),
+    ('kopf.cli', 173, {'click', 'yaml'}),
 ])
 def test_import_takes_few_modules(module, count, libraries):
     code = f"import sys; old = {{*sys.modules}}; import {module}; print(*{{*sys.modules}} - old)"
@@ -329,3 +329,20 @@ def test_extras_are_those_of_the_release():
 def test_commands_are_installed(script):
     scripts = importlib.metadata.distribution('kopf').entry_points.select(group='console_scripts')
     assert {point.name: point.load() for point in scripts}[script] is kopf.cli.main
+
+
+@pytest.mark.parametrize('path, public', [
+    ('kopf._cogs.helpers.typedefs.Logger', kopf.Logger),
+    ('kopf._cogs.structs.bodies.Body', kopf.Body),
+    ('kopf._cogs.structs.bodies.Meta', kopf.Meta),
+    ('kopf._cogs.structs.bodies.Spec', kopf.Spec),
+    ('kopf._cogs.structs.diffs.Diff', kopf.Diff),
+    ('kopf._core.actions.loggers.LogFormat', kopf.LogFormat),
+    ('kopf._core.actions.loggers.configure', kopf.configure),
+    ('kopf._core.intents.registries.SmartOperatorRegistry', kopf.OperatorRegistry),
+])
+def test_private_names_that_public_operators_use_are_there(path, public):
+    found = kopf  # only this is imported
+    for name in path.split('.')[1:]:
+        found = getattr(found, name)
+    assert found is public

@@ -151,6 +151,8 @@ DECLARATIONS = [
      r"SyntaxError: expected ':' \(handlers\.py, line 5\)"),
     ("import no_such_library",
      r"No module named 'no_such_library'(.*\n)+Check the name, or install it into the same"),
+    ("import kopf._no_such_module",
+     r"No module named 'kopf._no_such_module'(.*\n)+Modules .* Use public names of kopf instead"),
     ("1 / 0",
      r"Cannot load .*handlers\.py: ZeroDivisionError: division by zero\n  File "),
     ("",

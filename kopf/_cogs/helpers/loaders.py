@@ -131,6 +131,8 @@ def _suggest(exc: Exception) -> str:
     """Suggest what could have been meant by an unknown name, as newer versions of Python do."""
     namespace = _get_namespace(exc)
     match exc:
+        case ImportError(name=str(name)) if name.startswith('kopf._'):
+            return _suggest_public(str(exc))
         case ModuleNotFoundError(name=str(name)):
             return f"Check the name, or install it into the same environment: {sys.prefix}"
         case AttributeError(name=str(name), obj=obj) if isinstance(obj, types.ModuleType):
@@ -146,6 +148,13 @@ def _suggest(exc: Exception) -> str:
         return f"Did you mean {close[0]}=?" if close else (
             f"It accepts only: {', '.join(f'{param}=' for param in params)}")
     return ""
+
+
+def _suggest_public(message: str) -> str:
+    wanted = re.search(r"import name '(\w+)'", message)
+    public = f'kopf.{wanted[1]}' if wanted and hasattr(sys.modules['kopf'], wanted[1]) else None
+    return ("Modules with a leading underscore are private, and not those of the Kopf on PyPI. "
+            f"Use {public or 'public names of kopf'} instead.")
 
 
 def _suggest_attribute(module: types.ModuleType, name: str) -> str:

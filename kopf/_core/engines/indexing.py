@@ -131,6 +131,11 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         super().__init__()
         self._failures: dict[tuple[Uid, handlers.IndexingHandler], progression.HandlerState] = {}
 
+    @property
+    def indices(self) -> Mapping[str, OperatorIndex]:
+        """The indices, for applications that hand over their indexers to the operator."""
+        return self
+
     def ensure(self, declared: Iterable[handlers.IndexingHandler]) -> None:
         """Add empty indices for the handlers, so that they exist before any object is indexed."""
         for handler in declared:

@@ -15,7 +15,6 @@ handlers of typed kinds, which are checked when they are declared.
 import datetime
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
@@ -24,10 +23,6 @@ from kopf._cogs.structs import bodies, diffs, offspring, patches, references, re
 
 if TYPE_CHECKING:
     from kopf._core.intents import causes
-
-Logger = logging.Logger | logging.LoggerAdapter[Any]
-"""The type of the kwarg ``logger``."""
-
 
 BodyT = TypeVar('BodyT', contravariant=True)
 SpecT = TypeVar('SpecT', contravariant=True)

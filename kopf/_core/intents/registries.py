@@ -142,6 +142,10 @@ class OperatorRegistry:
         return tuple(dict.fromkeys([*selectors, *owned, *watched]))
 
 
+SmartOperatorRegistry = OperatorRegistry
+"""The name that operators import."""
+
+
 _default_registry = OperatorRegistry()
 
 

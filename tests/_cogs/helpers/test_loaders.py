@@ -117,6 +117,15 @@ def test_absent_modules_are_said_in_one_line():
         f"Check the name, or install it into the same environment: {sys.prefix}\n")
 
 
+def test_private_names_have_a_public_one(write):
+    path = write('handlers.py', 'from kopf._core.actions.execution import Logger')
+    with pytest.raises(LoadingError, match="cannot import name 'Logger'") as err:
+        preload(paths=[path], modules=[])
+    assert err.value.details.splitlines()[-1] == (
+        "Modules with a leading underscore are private, and not those of the Kopf on PyPI. Use "
+        "kopf.Logger instead.")
+
+
 def test_syntax_errors_show_the_place(write):
     path = write('handlers.py', 'def fn(:\n  pass')
     with pytest.raises(LoadingError) as err:

@@ -17,7 +17,7 @@ from kopf._cogs.clients import api
 from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, execution, finalizers, loggers, observers, progression
-from kopf._core.engines.reconciling import children, conditions, desired
+from kopf._core.engines.reconciling import children, conditions
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Limits, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
 from kopf._core.intents import causes, filters, handlers, pauses
@@ -295,7 +295,9 @@ class Reconcilers(Member):
             return raw
 
         outcome = await context.observer.follow(
-            observers.Observer.attempt, self._attempt(upkeep, cause, state, filter_error),
+            observers.Observer.attempt, upkeep.attempt(
+                cause, state, filter_error, is_new=self._is_new,
+                hold=functools.partial(self._switch_finalizer, raw, target, is_added=True)),
             handler, cause)
         if upkeep.found:
             return await self._run(handler, raw, {**strays, **upkeep.found}, is_last=is_last)
@@ -303,40 +305,6 @@ class Reconcilers(Member):
             return None
         self._note(handler, outcome)
         return await self._finish(upkeep, upkeep.newest, outcome, is_last)
-
-    async def _attempt(
-            self, upkeep: Upkeep, cause: causes.ReconcilingCause,
-            state: progression.HandlerState, filter_error: Exception | None,
-    ) -> progression.Outcome:
-        """Call the handler, and write its children; both belong to the attempt."""
-        handler, context, target = upkeep.handler, self._hub.context, upkeep.target
-        outcome = await execution.attempt(
-            handler, cause, context=context, state=state, filter_error=filter_error)
-        problems = upkeep.problems
-        if outcome.exception is not None:
-            problems.append(outcome.message or repr(outcome.exception))
-        elif outcome.result is not None:
-            wanted = upkeep.prepare(outcome.result)
-            if not self._is_new:
-                await upkeep.find_strays(wanted)
-            if upkeep.found:
-                return outcome
-            if any(not item.is_owned for item in wanted.values()) and (
-                    not finalizers.is_present(upkeep.parent, FINALIZER)):
-                upkeep.newest = await self._switch_finalizer(
-                    upkeep.parent, target, is_added=True)
-                if upkeep.newest is None:
-                    return outcome
-            await upkeep.write(wanted)
-            if not problems:
-                target.logger.info(f"{handler!r} succeeded.")
-                return outcome
-            outcome = execution.judge(
-                desired.ChildrenError(problems), handler, state=state,
-                settings=context.settings, logger=target.logger)._replace(patch=outcome.patch)
-            if outcome.exception is None:  # it is ignored, as the author has declared
-                problems.clear()
-        return outcome
 
     async def _drive(
             self, handler: handlers.ExternalHandler, raw: bodies.RawBody,

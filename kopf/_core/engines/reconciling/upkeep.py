@@ -2,16 +2,24 @@
 Upkeep: makes the children that a handler has returned for an object, and deletes the others.
 """
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
 from kopf._cogs.structs import bodies
-from kopf._core.actions import application, brakes, loggers, observers
+from kopf._core.actions import (
+    application,
+    brakes,
+    execution,
+    finalizers,
+    loggers,
+    observers,
+    progression,
+)
 from kopf._core.engines.reconciling import children, desired, generating, planning
-from kopf._core.engines.reconciling.hub import Hub, Member
-from kopf._core.intents import handlers
+from kopf._core.engines.reconciling.hub import FINALIZER, Hub, Member
+from kopf._core.intents import causes, handlers
 
 WORKLOADS = ('Deployment', 'StatefulSet', 'DaemonSet')
 """The kinds of workloads whose pods are restarted if the pod template changes."""
@@ -45,6 +53,43 @@ class Upkeep:
     @property
     def _manager(self) -> str:
         return self.hub.get_manager(self.handler)
+
+    async def attempt(
+            self, cause: causes.ReconcilingCause, state: progression.HandlerState,
+            filter_error: Exception | None, *,
+            is_new: bool, hold: Callable[[], Awaitable[bodies.RawBody | None]],
+    ) -> progression.Outcome:
+        """
+        Call the handler, and write its children; both belong to the attempt. ``hold`` adds the
+        finalizer.
+        """
+        handler, problems = self.handler, self.problems
+        context, logger = self.hub.context, self.target.logger
+        outcome = await execution.attempt(
+            handler, cause, context=context, state=state, filter_error=filter_error)
+        if outcome.exception is not None:
+            problems.append(outcome.message or repr(outcome.exception))
+        elif outcome.result is not None:
+            wanted = self.prepare(outcome.result)
+            if not is_new:
+                await self.find_strays(wanted)
+            if self.found:
+                return outcome
+            if any(not item.is_owned for item in wanted.values()) and (
+                    not finalizers.is_present(self.parent, FINALIZER)):
+                self.newest = await hold()
+                if self.newest is None:
+                    return outcome
+            await self.write(wanted)
+            if not problems:
+                logger.info(f"{handler!r} succeeded.")
+                return outcome
+            outcome = execution.judge(
+                desired.ChildrenError(problems), handler, state=state,
+                settings=context.settings, logger=logger)._replace(patch=outcome.patch)
+            if outcome.exception is None:  # it is ignored, as the author has declared
+                problems.clear()
+        return outcome
 
     def prepare(self, result: object) -> dict[desired.Key, desired.Desired]:
         """Make the desired children of the result; those that cannot be made are problems."""
