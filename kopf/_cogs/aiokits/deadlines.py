@@ -5,6 +5,7 @@ Operations usually end before their limits. `asyncio.timeout` would make and can
 of them, which is expensive for thousands of requests.
 """
 import asyncio
+import math
 import types
 
 
@@ -14,7 +15,9 @@ class Deadlines:
     def __init__(self) -> None:
         super().__init__()
         self._limits: dict[Limit, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._next = math.inf
+        """The time of the timer. uvloop does not tell it, or rounds it."""
 
     def limit(self, timeout: float | None) -> 'Limit':
         """
@@ -29,29 +32,30 @@ class Deadlines:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._timer, self._next = None, math.inf
 
     def add(self, limit: 'Limit', deadline: float) -> None:
         self._limits[limit] = deadline
-        if self._timer is None or deadline < self._timer.when():
+        if deadline < self._next:
             self.close()
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._check)
+            self._arm(deadline)
+
+    def _arm(self, deadline: float) -> None:
+        self._next = deadline
+        self._timer = asyncio.get_running_loop().call_at(deadline, self._check)
 
     def remove(self, limit: 'Limit') -> bool:
         """Return whether the time was not over."""
         return self._limits.pop(limit, None) is not None
 
     def _check(self) -> None:
-        assert self._timer is not None
-        now = self._timer.when()
-        self._timer = None
+        now, self._timer, self._next = self._next, None, math.inf
         for limit in [limit for limit, deadline in self._limits.items() if deadline <= now]:
             del self._limits[limit]
             assert limit.task is not None
             limit.task.cancel()
         if self._limits:
-            self._timer = asyncio.get_running_loop().call_at(
-                min(self._limits.values()), self._check)
+            self._arm(min(self._limits.values()))
 
 
 class Limit:

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import heapq
 import itertools
+import math
 from typing import Protocol
 
 WAKEUPS_PER_ITERATION = 500
@@ -42,14 +43,16 @@ class Wakeups:
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Sleeper]] = []
         self._stale = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._next = math.inf
+        """The time of the timer. uvloop does not tell it, or rounds it."""
 
     def sleep(self, sleeper: Sleeper, until: float) -> None:
         """Wake up the sleeper at this time of the event loop, instead of any earlier given time."""
         self.cancel(sleeper)
         sleeper.due = until
         heapq.heappush(self._heap, (until, next(self._numbers), sleeper))
-        if self._timer is None or until < self._timer.when():
+        if until < self._next:
             self._arm(until)
 
     def cancel(self, sleeper: Sleeper) -> None:
@@ -65,20 +68,22 @@ class Wakeups:
     def close(self) -> None:
         """Wake up no sleepers any more."""
         self._heap.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._disarm()
 
     def _arm(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
+        self._next = when
         loop = asyncio.get_running_loop()
         self._timer = loop.call_at(when, self._wake_up, context=self._context)
 
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._next = None, math.inf
+
     def _wake_up(self) -> None:
-        assert self._timer is not None
-        now = max(asyncio.get_running_loop().time(), self._timer.when())
-        self._timer = None
+        now = max(asyncio.get_running_loop().time(), self._next)
+        self._timer, self._next = None, math.inf
         try:
             for _ in range(self._batch):
                 if not self._heap or self._heap[0][0] > now:

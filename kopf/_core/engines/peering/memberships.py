@@ -250,9 +250,12 @@ class Membership:
 
     def _renew_soon(self) -> None:
         """Write the own record again, as somebody has removed it; not too often, if it goes on."""
-        loop = asyncio.get_running_loop()
-        if self._renewing is None or self._renewing.when() <= loop.time():
-            self._renewing = loop.call_later(MIN_INTERVAL, self._due.set)
+        def renew() -> None:
+            self._renewing = None
+            self._due.set()
+
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().call_later(MIN_INTERVAL, renew)
 
     async def _renew(self) -> float:
         """
