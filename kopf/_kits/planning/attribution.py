@@ -51,6 +51,8 @@ class Attribution(observers.Observer):
         """By the handlers with their objects."""
         self.due = 0.0
         """Until when (the time of the loop) failed handlers are to be called again."""
+        self.running: set[str] = set()
+        """The handlers, with their objects, that have not ended yet; daemons excepted."""
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
@@ -64,11 +66,14 @@ class Attribution(observers.Observer):
         work_var.set(called)
         parent = handler_var.get()
         handler_var.set(name)
+        if not isinstance(handler, handlers.DaemonHandler):
+            self.running.add(name)
 
         def end(
                 outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
         ) -> None:
             handler_var.set(parent)
+            self.running.discard(name)
             called[name] = None
             self.failures.pop(name, None)
             if outcome is None:

@@ -61,6 +61,8 @@ class DryRun(runs.Run):
         """The handlers that are never called here."""
         self.is_resting = False
         """Whether nothing more would happen after the end."""
+        self.unended: Sequence[str] = ()
+        """The handlers, with their objects, that have not ended before the end."""
         self.attribution = attribution.Attribution()
         self.guard = guarding.Guard(allowed)
         self._upstream = upstream
@@ -91,15 +93,17 @@ class DryRun(runs.Run):
             (each, self.writers.get(item), item in self.staged) for item, each in keyed)
 
     async def wait_rest(self) -> None:
-        """Wait until no handlers are due, and nothing is written; but not beyond the horizon."""
+        """Wait until no handlers run or are due, and nothing is written; at most to the horizon."""
         self._latest = now = self.loop.time()
         while now < (until := min(self._horizon, self._get_due())):
             await asyncio.sleep(until - now)
             now = self.loop.time()
         self.is_resting = now >= self._get_due()
+        self.unended = sorted(self.attribution.running)
 
     def _get_due(self) -> float:
-        return max(self._latest, self.attribution.due) + self._rest
+        now = self.loop.time() if self.attribution.running else 0.0
+        return max(self._latest, self.attribution.due, now) + self._rest
 
     # The operator.
 

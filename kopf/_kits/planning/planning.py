@@ -26,6 +26,9 @@ class PlanError(Exception):
     """There is no plan. The message says why."""
 
 
+MAX_NAMED = 10
+"""How many handlers are named that have not ended."""
+
 REST = 150.0
 """For how long (virtual seconds) nothing must be written, besides the intervals of handlers."""
 
@@ -150,5 +153,9 @@ def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
         yield f"What {what} would have answered: the connection is refused. By {handlers or '?'}"
     if run.left_out:
         yield f"The admission handlers are not called: {', '.join(run.left_out)}"
+    for name in run.unended[:MAX_NAMED]:
+        yield f"What {name} does next: it has not ended in time."
+    if len(run.unended) > MAX_NAMED:
+        yield f"What {len(run.unended) - MAX_NAMED} more handlers do next."
     if not run.is_resting:
         yield f"It is not at rest in the end, after {run.loop.time():.0f} seconds of virtual time."

@@ -16,6 +16,8 @@ import datetime
 import functools
 import selectors
 import socket
+import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
@@ -98,6 +100,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future: asyncio.Future[None] = self.create_future()
         self._waiters.append((float('-inf') if after is None else after, future))
         await future
+
+    @property
+    def is_held(self) -> bool:
+        """Whether threads or processes work for the loop: also those of anyio, e.g. of httpx."""
+        return bool(self.holds) or ('anyio' in sys.modules and any(
+            type(thread).__module__ == 'anyio._backends._asyncio' and self._is_busy(thread)
+            for thread in threading.enumerate()))
+
+    def _is_busy(self, thread: Any) -> bool:
+        return (getattr(thread, 'loop', None) is self and not thread.stopping
+                and thread not in thread.idle_workers)
 
     def rest(self) -> bool:
         """Wake up the callers of `wait_idle`; return whether there are any."""
@@ -311,13 +324,14 @@ class _Selector(selectors.DefaultSelector):
             return ready
         if self._loop.blocks and self._loop.is_patient:
             return super().select(None)
-        if not self._loop.is_patient or (not self._loop.holds and not self._is_waiting()):
+        is_held = self._loop.is_held
+        if not self._loop.is_patient or (not is_held and not self._is_waiting()):
             if self._loop.rest():
                 return []
             if timeout is not None:
                 self._loop.jump(timeout)
                 return []
-        limit = PATIENCE if self._foreign and not self._loop.holds else timeout
+        limit = PATIENCE if self._foreign and not is_held else timeout
         limit = limit if timeout is None or limit is None else min(timeout, limit)
         ready = super().select(limit)
         if ready:

@@ -338,6 +338,39 @@ def tick(spec, patch, **_):
     assert not made.unknown
 
 
+def test_the_plan_waits_for_handlers_that_write_late(plan, parent):
+    made = plan('''
+import asyncio
+
+@kopf.on.create('kopfexamples')
+async def make(namespace, **_):
+    await asyncio.sleep(1000)
+    await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'late', 'namespace': namespace}})
+''')
+    late, = (item for item in made.items if item.action == 'create')
+    assert late.handlers == ['make for kopfexamples.kopf.dev default/example']
+    assert not made.unknown
+
+
+def test_handlers_that_do_not_end_are_told(plan, parent, client):
+    for number in range(11):
+        client.create('kopfexamples', f'other{number:02}')
+    made = plan('''
+import asyncio
+
+@kopf.on.create('kopfexamples')
+async def make(**_):
+    await asyncio.Event().wait()
+''', horizon=1000)
+    assert not made.items
+    assert made.unknown[0] == (
+        "What make for kopfexamples.kopf.dev default/example does next: it has not ended in time.")
+    assert made.unknown[10:] == [
+        "What 2 more handlers do next.",
+        "It is not at rest in the end, after 1002 seconds of virtual time."]
+
+
 def test_daemons_run_until_the_horizon(plan, parent):
     made = plan('''
 @kopf.daemon('kopfexamples')

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import anyio.to_thread
 import pytest
 from aiohttp import ClientSession, web
 
@@ -63,6 +64,16 @@ async def test_threads_take_no_time():
     async with asyncio.timeout(1):
         assert await asyncio.to_thread(lambda: time.sleep(0.05) or 'done') == 'done'
     assert now() == 0
+
+
+@virtual_time
+async def test_threads_of_anyio_take_no_time():
+    for _ in range(2):  # in a new thread, and in one that was idle
+        async with asyncio.timeout(1):
+            assert await anyio.to_thread.run_sync(lambda: time.sleep(0.05) or 'done') == 'done'
+        assert now() == 0
+    await asyncio.sleep(3600)  # an idle thread holds nothing up
+    assert now() == 3600
 
 
 @virtual_time
