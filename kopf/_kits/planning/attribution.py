@@ -51,8 +51,8 @@ class Attribution(observers.Observer):
         """By the handlers with their objects."""
         self.due = 0.0
         """Until when (the time of the loop) failed handlers are to be called again."""
-        self.running: set[str] = set()
-        """The handlers, with their objects, that have not ended yet; daemons excepted."""
+        self.running: dict[str, float] = {}
+        """When the handlers, with their objects, began that have not ended; daemons excepted."""
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
@@ -67,13 +67,13 @@ class Attribution(observers.Observer):
         parent = handler_var.get()
         handler_var.set(name)
         if not isinstance(handler, handlers.DaemonHandler):
-            self.running.add(name)
+            self.running[name] = asyncio.get_running_loop().time()
 
         def end(
                 outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
         ) -> None:
             handler_var.set(parent)
-            self.running.discard(name)
+            self.running.pop(name, None)
             called[name] = None
             self.failures.pop(name, None)
             if outcome is None:

@@ -99,7 +99,8 @@ class DryRun(runs.Run):
             await asyncio.sleep(until - now)
             now = self.loop.time()
         self.is_resting = now >= self._get_due()
-        self.unended = sorted(self.attribution.running)
+        self.unended = sorted(
+            name for name, began in self.attribution.running.items() if began < now)
 
     def _get_due(self) -> float:
         now = self.loop.time() if self.attribution.running else 0.0
