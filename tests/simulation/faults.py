@@ -214,10 +214,10 @@ FAULTS = (
     Fault('the time of a handler runs while others are called',
           '_core.actions.progression:HandlerState.begun',
           "if not self.is_new or", "if True or", TIME),
-    Fault('the timeout of a sync handler is ignored', '_core.actions.execution:_attempt',
+    Fault('the timeout of a sync handler is ignored', '_core.actions.execution:attempt',
           "left = None if handler.timeout is None else",
           "left = None if handler.timeout is None or not handler.is_async else", TIME),
-    Fault('a timeout replaces the outcome of a sync handler', '_core.actions.execution:_attempt',
+    Fault('a timeout replaces the outcome of a sync handler', '_core.actions.execution:attempt',
           "if left is not None and handler.is_async:", "if left is not None:", RETURN),
 
     # Older states after a restart.
