@@ -5,8 +5,9 @@ Operations usually end before their limits. `asyncio.timeout` would make and can
 of them, which is expensive for thousands of requests.
 """
 import asyncio
-import math
 import types
+
+from kopf._cogs.aiokits import alarms
 
 
 class Deadlines:
@@ -15,9 +16,7 @@ class Deadlines:
     def __init__(self) -> None:
         super().__init__()
         self._limits: dict[Limit, float] = {}
-        self._timer: asyncio.Handle | None = None
-        self._next = math.inf
-        """The time of the timer. uvloop does not tell it, or rounds it."""
+        self._alarm = alarms.Alarm(self._check)
 
     def limit(self, timeout: float | None) -> 'Limit':
         """
@@ -30,32 +29,23 @@ class Deadlines:
         return Limit(self, timeout)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._next = None, math.inf
+        self._alarm.cancel()
 
     def add(self, limit: 'Limit', deadline: float) -> None:
         self._limits[limit] = deadline
-        if deadline < self._next:
-            self.close()
-            self._arm(deadline)
-
-    def _arm(self, deadline: float) -> None:
-        self._next = deadline
-        self._timer = asyncio.get_running_loop().call_at(deadline, self._check)
+        self._alarm.set(deadline)
 
     def remove(self, limit: 'Limit') -> bool:
         """Return whether the time was not over."""
         return self._limits.pop(limit, None) is not None
 
-    def _check(self) -> None:
-        now, self._timer, self._next = self._next, None, math.inf
+    def _check(self, now: float) -> None:
         for limit in [limit for limit, deadline in self._limits.items() if deadline <= now]:
             del self._limits[limit]
             assert limit.task is not None
             limit.task.cancel()
         if self._limits:
-            self._arm(min(self._limits.values()))
+            self._alarm.set(min(self._limits.values()))
 
 
 class Limit:

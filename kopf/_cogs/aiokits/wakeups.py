@@ -9,8 +9,9 @@ import asyncio
 import contextvars
 import heapq
 import itertools
-import math
 from typing import Protocol
+
+from kopf._cogs.aiokits import alarms
 
 WAKEUPS_PER_ITERATION = 500
 """How many sleepers are woken up per iteration of the event loop at most, if not told otherwise."""
@@ -39,21 +40,17 @@ class Wakeups:
     def __init__(self, *, batch: int = WAKEUPS_PER_ITERATION) -> None:
         super().__init__()
         self._batch = batch
-        self._context = contextvars.copy_context()
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Sleeper]] = []
         self._stale = 0
-        self._timer: asyncio.Handle | None = None
-        self._next = math.inf
-        """The time of the timer. uvloop does not tell it, or rounds it."""
+        self._alarm = alarms.Alarm(self._wake_up, contextvars.copy_context())
 
     def sleep(self, sleeper: Sleeper, until: float) -> None:
         """Wake up the sleeper at this time of the event loop, instead of any earlier given time."""
         self.cancel(sleeper)
         sleeper.due = until
         heapq.heappush(self._heap, (until, next(self._numbers), sleeper))
-        if until < self._next:
-            self._arm(until)
+        self._alarm.set(until)
 
     def cancel(self, sleeper: Sleeper) -> None:
         """Do not wake up the sleeper. Nothing happens if it is awake."""
@@ -68,22 +65,10 @@ class Wakeups:
     def close(self) -> None:
         """Wake up no sleepers any more."""
         self._heap.clear()
-        self._disarm()
+        self._alarm.cancel()
 
-    def _arm(self, when: float) -> None:
-        self._disarm()
-        self._next = when
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(when, self._wake_up, context=self._context)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._next = None, math.inf
-
-    def _wake_up(self) -> None:
-        now = max(asyncio.get_running_loop().time(), self._next)
-        self._timer, self._next = None, math.inf
+    def _wake_up(self, due: float) -> None:
+        now = max(asyncio.get_running_loop().time(), due)
         try:
             for _ in range(self._batch):
                 if not self._heap or self._heap[0][0] > now:
@@ -96,4 +81,4 @@ class Wakeups:
                     self._stale -= 1
         finally:
             if self._heap:
-                self._arm(self._heap[0][0])
+                self._alarm.set(self._heap[0][0])

@@ -72,5 +72,5 @@ async def test_one_timer_serves_all(deadlines):
         with deadlines.limit(10):
             await asyncio.sleep(0)
     timers = [handle for handle in asyncio.get_running_loop()._scheduled
-              if not handle.cancelled() and '_check' in repr(handle)]
+              if not handle.cancelled() and 'Alarm' in repr(handle)]
     assert len(timers) == 1
