@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import yaml
 
+from kopf._cogs.logins import kubeconfigs
+
 
 @dataclasses.dataclass(frozen=True)
 class Place:
@@ -62,9 +64,7 @@ def expect(place: Place) -> Iterator[None]:
 @contextlib.contextmanager
 def fill_in() -> Iterator[None]:
     """Where there is no cluster, as in CI, let clients be made in the block nevertheless."""
-    paths = os.environ.get('KUBECONFIG') or '~/.kube/config'
-    if 'KUBERNETES_SERVICE_HOST' in os.environ or any(
-            os.path.exists(os.path.expanduser(path)) for path in paths.split(os.pathsep) if path):
+    if 'KUBERNETES_SERVICE_HOST' in os.environ or kubeconfigs.find_files():
         yield
     else:
         with reserve() as place, expect(place):

@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.logins import execplugins
 from kopf._cogs.structs import credentials, dicts
 
 PRIORITY = 10
@@ -98,6 +97,7 @@ def read_credentials(
     found: Mapping[str, Any] = user
     expiration = None
     if user.get('exec'):
+        from kopf._cogs.logins import execplugins  # only if it is used
         issued = execplugins.run(user['exec'], cluster=cluster)
         expiration = issued.expiration
         found = {**user, **issued.fields}
@@ -186,10 +186,17 @@ class Kubeconfig:
                     raise TypeError("The name of an item is not a string.")
                 _check_types(value, section, where=f"{path}: {section} {item['name']!r}")
                 self._items.setdefault((section, item['name']), {
-                    field: os.path.join(folder, val) if val and field in _PATHS else
-                    execplugins.locate(val, folder) if val and field == 'exec' else val
+                    field: _locate(field, val, folder) if val else val
                     for field, val in value.items()
                 })
+
+
+def _locate(field: str, value: Any, folder: str) -> Any:
+    """Make a path in the kubeconfig relative to its folder."""
+    if field == 'exec':
+        from kopf._cogs.logins import execplugins  # only if it is used
+        return execplugins.locate(value, folder)
+    return os.path.join(folder, value) if field in _PATHS else value
 
 
 def _check_types(value: Mapping[str, Any], section: str, *, where: str) -> None:
@@ -248,13 +255,9 @@ def load_kubeconfigs() -> Kubeconfig | None:
 
     :raises LoginError: if any file is unreadable or broken.
     """
-    paths = os.environ.get('KUBECONFIG') or os.path.join('~', '.kube', 'config')
     config = Kubeconfig()
-    found = False
-    for path in paths.split(os.pathsep):
-        path = os.path.expanduser(path.strip())
-        if not path or not os.path.exists(path):
-            continue
+    paths = find_files()
+    for path in paths:
         try:
             with open(path, encoding='utf-8') as file:
                 content = yaml.safe_load(file) or {}
@@ -270,5 +273,11 @@ def load_kubeconfigs() -> Kubeconfig | None:
             raise credentials.LoginError(f"The kubeconfig {path} is nested too deeply.") from None
         except (AttributeError, LookupError, TypeError, ValueError):  # also if it is not UTF-8
             raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
-        found = True
-    return config if found else None
+    return config if paths else None
+
+
+def find_files() -> list[str]:
+    """Find the kubeconfig files: those of ``$KUBECONFIG``, or ``~/.kube/config``, if they exist."""
+    paths = os.environ.get('KUBECONFIG') or os.path.join('~', '.kube', 'config')
+    files = [os.path.expanduser(path.strip()) for path in paths.split(os.pathsep)]
+    return [path for path in files if path and os.path.exists(path)]
