@@ -1,5 +1,5 @@
 """
-Types of Python's own things.
+Types of what handlers get from the standard library.
 """
 import logging
 from typing import Any

@@ -134,7 +134,7 @@ async def attempt(
         family: subhandling.Family | None = None,
         filter_error: Exception | None = None,
 ) -> progression.Outcome:
-    """Do the same, but leave it to the caller to notify the observer."""
+    """Do as `execute` does, but the observer is notified by the caller, whose attempt is longer."""
     settings, clock, logger = context.settings, context.clock, cause.logger
     policy, name = POLICIES[type(handler)], repr(handler)
     now = clock.now()

@@ -143,7 +143,7 @@ class OperatorRegistry:
 
 
 SmartOperatorRegistry = OperatorRegistry
-"""The name that operators import."""
+"""The name in the Kopf on PyPI, which operators import."""
 
 
 _default_registry = OperatorRegistry()

@@ -103,7 +103,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def is_held(self) -> bool:
-        """Whether threads or processes work for the loop: also those of anyio, e.g. of httpx."""
+        """Whether threads or processes work for the loop: also those of anyio, e.g. of kr8s."""
         return bool(self.holds) or ('anyio' in sys.modules and any(
             type(thread).__module__ == 'anyio._backends._asyncio' and self._is_busy(thread)
             for thread in threading.enumerate()))
