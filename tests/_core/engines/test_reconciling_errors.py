@@ -8,7 +8,8 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._core.actions import progression
+from kopf._core.actions import observers, progression
+from kopf._core.intents import causes
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -181,3 +182,45 @@ async def test_handlers_that_want_to_be_called_again_at_once_leave_a_pause_for_o
             await asyncio.sleep(2)
     assert 50 < len(calls) <= 2 / progression.MIN_PAUSE + 1
     assert calls == [*range(len(calls))]
+
+
+class Recorder(observers.Observer):
+    """Records the attempts of reconcilers, and the writes of owned resources, as they end."""
+
+    def __init__(self):
+        super().__init__()
+        self.depth = 0
+        self.seen = []
+
+    def attempt(self, handler, cause):
+        self.depth += isinstance(cause, causes.ReconcilingCause)
+
+        def end(outcome, error, seconds):
+            if isinstance(cause, causes.ReconcilingCause):
+                self.depth -= 1
+                self.seen.append(('attempt', outcome.final, outcome.exception is None))
+        return end
+
+    def write(self, resource, raw, **_):
+        def end(response, error, seconds):
+            if resource.plural == 'configmaps':
+                self.seen.append(('write', self.depth, error is None))
+        return end
+
+
+@testing.virtual_time
+async def test_they_belong_to_the_attempts_that_are_observed():
+    recorder = Recorder()
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        world = World(api, retries=2)
+        async with api.operator(registry=world.registry, _observer=recorder):
+            await world.create()
+            await world.wait(Stalled='True')
+            world.fault.count = 0
+            await world.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
+            await world.wait(Ready='True')
+    assert sorted(recorder.seen[:2]) == [('write', 1, False), ('write', 1, True)]
+    assert [item[1:] for item in recorder.seen if item[0] == 'attempt'] == [
+        (False, False), (True, False), (True, True)]
+    assert {item[1] for item in recorder.seen if item[0] == 'write'} == {1}
