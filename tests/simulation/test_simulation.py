@@ -70,6 +70,7 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     (9602401, "the record of a former process stays, as it came after the new cycle had begun"),
     (4104811, "newer records of sub-handlers are not noticed if their parent has the same one"),
     (22007043, "what was done for an older state is taken as stored, as another state is stored"),
+    (47000602, "a handler is called again in the state that it has seen, after another was met"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed, is_stale=True)).violation is None, fault

@@ -304,6 +304,27 @@ class Cycle(NamedTuple):
                 for id_ in forgotten}),
             unsaved={**self.unsaved, **{id_: seen.get(id_) for id_ in forgotten}})
 
+    def regain(
+            self,
+            essence: bodies.BodyEssence,
+            recall: Callable[[ids.HandlerId], progression.HandlerState | None],
+    ) -> 'Cycle':
+        """
+        Take back the reset of handlers if the object has returned to the state that they have seen.
+
+        Only what the object still records as finished is taken back: with that, the handlers have
+        finished for this state. Parents are reset for their sub-handlers, and are taken back so.
+        """
+        reset = {id_: seen for id_, seen in self.unsaved.items() if (
+            state := self.states.get(id_)) is not None and not state.retries and not state.finished}
+        seen = [state for state in reset.values() if state is not None]
+        if not seen or any(state != essence for state in seen):
+            return self
+        regained = {
+            id_: state for id_ in reset if (state := recall(id_)) is not None and state.finished}
+        unsaved = {id_: seen for id_, seen in self.unsaved.items() if id_ not in regained}
+        return self._replace(states=self._with(regained), unsaved=unsaved)
+
     def _with(
             self, states: Mapping[ids.HandlerId, progression.HandlerState],
     ) -> progression.State:

@@ -154,6 +154,8 @@ class Handling:
                 now=self._now)
             if cycle is not None and self.view.is_outdated:
                 cycle = cycle._replace(base=None, divergent=None)  # of another version
+        else:
+            cycle = cycle.regain(self.view.essence, self._recall)
         slowdown = item.slowdown
         if cycle is None and slowdown is not None and slowdown.essence != self.view.essence:
             item.slow_down(None)  # others have changed the object

@@ -566,6 +566,42 @@ def test_sub_handlers_of_forgotten_handlers_are_forgotten_as_well(cycle):
         assert handler_id in forgotten.unsaved
 
 
+def remember(handler_ids):
+    done = make_state(Reason.UPDATE)
+    return lambda handler_id: done if handler_id in handler_ids else None
+
+
+def test_a_reset_is_taken_back_in_the_seen_state_if_the_end_is_recorded(cycle):
+    cycle = cycle.recorded().forget({'fn': essence(1), 'other': essence(1)}, now=make_moment(7))
+    regained = cycle.regain(essence(1), remember({'fn'}))
+    assert regained.states['fn'].finished
+    assert not regained.states['other'].finished  # nothing tells that it has finished
+    assert regained.unsaved == {'other': essence(1)}
+
+
+@pytest.mark.parametrize('seen', [{'fn': essence(1)}, {'fn': None}, {
+    'fn': essence(2), 'other': essence(1)}])
+def test_a_reset_stays_in_other_states_than_the_seen_one(cycle, seen):
+    cycle = cycle.recorded().forget(seen, now=make_moment(7))
+    assert cycle.regain(essence(2), remember({'fn', 'other'})) is cycle
+
+
+def test_a_reset_stays_if_the_handler_was_called_meanwhile(cycle):
+    cycle = cycle.recorded().forget({'fn': essence(1)}, now=make_moment(7))
+    cycle = note(cycle, 'fn', RETRY, sees=essence(1))
+    assert cycle.regain(essence(1), remember({'fn'})) is cycle
+
+
+def test_a_reset_of_a_parent_is_taken_back_with_that_of_its_sub_handler(cycle):
+    cycle = note(cycle.recorded(), 'fn', DONE._replace(subrefs=['fn/a', 'fn/b']))
+    cycle = cycle.saved(dict(cycle.states), now=50.0)
+    cycle = cycle.forget({'fn/a': essence(1)}, now=make_moment(7))
+    regained = cycle.regain(essence(1), remember({'fn', 'fn/a', 'fn/b'}))
+    assert regained.states['fn'].finished
+    assert regained.states['fn/a'].finished
+    assert not regained.unsaved
+
+
 # Before the next handler.
 
 
