@@ -34,8 +34,8 @@ cores, these are 150 to 180 new connections a second with Kubernetes, and 90 wit
 third of that if other tests run at the same time.
 """
 
-LONG_SETTLING, CONNECTIONS = 5.0, 300
-"""With the first one (seconds), a rotation is long enough for at least so many connections."""
+LONG_LIFE, LONG_SETTLING, CONNECTIONS = 90.0, 8.0, 300
+"""With the first ones (seconds), a rotation is long enough for at least so many connections."""
 
 TEXT = '''
 import datetime, logging, os, signal
@@ -160,7 +160,7 @@ class World:
         self.lease = name
         self.seen = {}
         self.operators = []
-        self.settling = SETTLING
+        self.life, self.settling = LIFE, SETTLING
         self.stream = Stream(kube, kind)
 
     async def __aenter__(self):
@@ -201,7 +201,7 @@ class World:
             port = sock.getsockname()[1]
         operator = self._start(
             TEXT.format(
-                managed=self.managed, service=self.service, port=self._relay.port, life=LIFE,
+                managed=self.managed, service=self.service, port=self._relay.port, life=self.life,
                 settling=self.settling, report=REPORT, silence=SILENCE),
             f'--leader-elect={self.lease}', kind=self.kind, scope=('--all-namespaces', '--verbose'),
             env={'POD_ID': who, 'PORT': str(port), **env})
@@ -286,8 +286,8 @@ async def world(kube, kind, operator):
 
 async def test_certificates_are_renewed_without_a_failed_request(world):
     async with world:
-        old = await world.create_secret(left=LIFE / 3 + 12)
-        world.settling = LONG_SETTLING
+        old = await world.create_secret(left=LONG_LIFE / 3 + 12)
+        world.life, world.settling = LONG_LIFE, LONG_SETTLING
         replicas = [await world.start(who, WEBHOOKS=str(WEBHOOKS)) for who in 'ab']
         await world.wait_ready()
         world.hurry(STREAMS)

@@ -204,7 +204,7 @@ async def test_an_edit_before_any_handler_is_done_is_a_part_of_the_same_change(
     def create_fn(spec, retry, **_):
         journal.append((retry, spec['field']))
         if not retry:
-            raise kopf.TemporaryError("wait!", delay=0.5)
+            raise kopf.TemporaryError("wait!", delay=3)
 
     @kopf.on.update(*kind.selector)
     def update_fn(**_):
