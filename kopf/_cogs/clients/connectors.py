@@ -16,6 +16,8 @@ from kopf._cogs.aiokits import transports
 from kopf._cogs.clients import sockets
 from kopf._cogs.clients.transfers import TransferError
 
+DAY = 24 * 60 * 60.0
+
 TLS_BUFFER = 64 * 1024
 """How many bytes of TLS are read at once. asyncio has 256 KB of memory for that per connection."""
 
@@ -124,10 +126,10 @@ class Connector(aiohttp.TCPConnector):
     def __init__(self, *, ssl: ssl_.SSLContext | None, keepalive: float | None) -> None:
         """``keepalive`` is how long (seconds) idle connections are kept; None for not at all."""
         # Without a cache, one DNS answer that never comes holds up one request only. The idle time
-        # is measured here, by the clock of the event loop.
+        # is measured here, by the clock of the event loop; before 3.14.4, aiohttp needs one, too.
         super().__init__(
-            ssl=ssl or True, limit=0, keepalive_timeout=None, force_close=keepalive is None,
-            use_dns_cache=False, resolver=aiohttp.ThreadedResolver(),
+            ssl=ssl or True, limit=0, keepalive_timeout=None if keepalive is None else DAY,
+            force_close=keepalive is None, use_dns_cache=False, resolver=aiohttp.ThreadedResolver(),
             socket_factory=sockets.make_socket)
         self._keepalive = keepalive or 0.0
         self._guards: dict[Guard, None] = {}
