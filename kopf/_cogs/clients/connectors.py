@@ -126,7 +126,8 @@ class Connector(aiohttp.TCPConnector):
     def __init__(self, *, ssl: ssl_.SSLContext | None, keepalive: float | None) -> None:
         """``keepalive`` is how long (seconds) idle connections are kept; None for not at all."""
         # Without a cache, one DNS answer that never comes holds up one request only. The idle time
-        # is measured here, by the clock of the event loop; before 3.14.4, aiohttp needs one, too.
+        # is measured here, by the clock of the event loop. The limit of aiohttp only has to be
+        # longer; before 3.14.4, it cannot be None.
         super().__init__(
             ssl=ssl or True, limit=0, keepalive_timeout=None if keepalive is None else DAY,
             force_close=keepalive is None, use_dns_cache=False, resolver=aiohttp.ThreadedResolver(),

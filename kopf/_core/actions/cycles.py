@@ -312,8 +312,9 @@ class Cycle(NamedTuple):
         """
         Take back the reset of handlers if the object has returned to the state that they have seen.
 
-        Only what the object still records as finished is taken back: with that, the handlers have
-        finished for this state. Parents are reset for their sub-handlers, and are taken back so.
+        Only those are taken back that have finished by the records on the object; a parent that was
+        reset for its sub-handlers, together with them. If the reset handlers have seen different
+        states, all of them stay reset: rather twice than not at all.
         """
         reset = {id_: seen for id_, seen in self.unsaved.items() if (
             state := self.states.get(id_)) is not None and not state.retries and not state.finished}
