@@ -413,23 +413,42 @@ class _Explainer:
             elif finalizer == own:
                 yield finalizer, f"of this operator, needed by: {names}" if names else (
                     "of this operator, but no handler needs it: the operator removes it")
+            elif finalizer == hub.EXTERNAL_FINALIZER:
+                yield finalizer, self._explain_external_finalizer(finalizer, index)
             elif not self._served.reconciling:
                 yield finalizer, self._describe_leftover(finalizer, index, "reconcile")
-            elif finalizer == hub.EXTERNAL_FINALIZER:
-                yield finalizer, "of this operator, which deletes what is in external systems first"
             else:
                 yield finalizer, "of this operator, which deletes the owned resources first"
 
+    def _explain_external_finalizer(self, finalizer: str, index: int) -> str:
+        from kopf._kits.external import records  # only if there is any
+        ids_ = [handler.id for handler in self._served.reconciling
+                if isinstance(handler, handlers.ExternalHandler)]
+        if not ids_:
+            return self._describe_leftover(finalizer, index, "have externals for")
+        strange = records.list_strange(self._raw, ids_)
+        if not strange:
+            return "of this operator, which deletes what is in external systems first"
+        return (f"of operators made with Kopf; but this operator has no externals for the records "
+                f"{', '.join(strange)}. If no other operator has: delete what they name in the "
+                f"systems, and then: {self._make_command('annotate')} "
+                f"{' '.join(f'{name}-' for name in strange)}")
+
     def _describe_leftover(self, finalizer: str, index: int, missing: str) -> str:
-        meta, path = self._raw['metadata'], f'/metadata/finalizers/{index}'
-        where = f" -n {meta['namespace']}" if meta.get('namespace') else ''
+        path = f'/metadata/finalizers/{index}'
         patch = json.dumps([
             {'op': 'test', 'path': path, 'value': finalizer}, {'op': 'remove', 'path': path}])
-        # Kubectl takes a name with a version only with a group, too.
-        kind = str(self._resource) if self._resource.group else self._resource.plural
         return (f"of an operator made with Kopf; but this operator does not {missing} "
                 f"{self._resource}, so it does not remove it. If no other operator does: "
-                f"kubectl patch {kind} {meta['name']}{where} --type=json -p '{patch}'")
+                f"{self._make_command('patch')} --type=json -p '{patch}'")
+
+    def _make_command(self, verb: str) -> str:
+        """Make the beginning of a command that changes the object."""
+        meta = self._raw['metadata']
+        where = f" -n {meta['namespace']}" if meta.get('namespace') else ''
+        # Kubectl takes a name with a version only with a group, too.
+        kind = str(self._resource) if self._resource.group else self._resource.plural
+        return f"kubectl {verb} {kind} {meta['name']}{where}"
 
     def _describe_step(self, step: decisions.Step) -> str:
         if self._registry.is_empty:

@@ -187,6 +187,38 @@ def test_finalizers_for_owned_resources_are_not_removed_without_reconciling_hand
         "kopfexamples.v1.kopf.dev, so it does not remove it. If no other operator does: kubectl ")
 
 
+def declare_external(registry, id):
+    external = kopf.external('kopfexamples', id=id, registry=registry, interval=300)
+    external.observe(lambda **_: None)
+    external.create(lambda **_: 'key')
+    external.delete(lambda **_: None)
+
+
+@pytest.mark.parametrize('declared, expected', [
+    ([], "of an operator made with Kopf; but this operator does not have externals for "
+         "kopfexamples.v1.kopf.dev, so it does not remove it. If no other operator does: kubectl "),
+    (['old', 'new'], "of this operator, which deletes what is in external systems first"),
+    (['new'], "of operators made with Kopf; but this operator has no externals for the records "
+              "external.kopf.dev/old. If no other operator has: delete what they name in the "
+              "systems, and then: kubectl annotate kopfexamples.v1.kopf.dev obj -n default "
+              "external.kopf.dev/old-"),
+])
+def test_finalizers_for_external_systems_tell_which_records_hold_them(
+        registry, declared, expected):
+    @kopf.reconcile('kopfexamples', registry=registry)
+    def apply(**_):
+        return None
+
+    for id in declared:
+        declare_external(registry, id)
+    found = explain(
+        registry, name='obj', finalizers=['kopf.dev/external'], annotations={
+            'external.kopf.dev/kopf-managed': 'yes',
+            'external.kopf.dev/old': '{"phase":"known","key":"k"}',
+            'external.kopf.dev/new.retry': ''})
+    assert found.finalizers['kopf.dev/external'].startswith(expected)
+
+
 def test_finalizers_of_builtin_resources_are_removed_by_a_name_that_kubectl_knows(registry):
     record(registry, kopf.on.create)
     raw = make(name='obj', namespace='ns', finalizers=[FINALIZER])

@@ -334,6 +334,12 @@ class Journey:
         if is_left and not await self.run.write({name: None}, is_held=is_held):
             return externals.Result(due=self.clock.mono())
         self.driver.leave(self.notes)
+        strange = ', '.join(records.list_strange(raw, self.run.siblings))
+        if strange and self.notes.problem != strange:
+            self.notes.problem = strange
+            self.logger.info(
+                f"{self.run.handler!r} is done. The deletion waits for other operators: this one "
+                f"has no externals for the records {strange}.")
         return externals.Result()
 
     def _enter(self, verb: str) -> gates.Gate:

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import conventions
@@ -132,6 +132,11 @@ def list_names(raw: Mapping[str, Any]) -> set[str]:
     """List the names of the annotations with records on an object."""
     return {name for name in conventions.get_annotations(raw) if name != MARK
             and name.startswith(f'{PREFIX}/') and '.' not in name.removeprefix(f'{PREFIX}/')}
+
+
+def list_strange(raw: Mapping[str, Any], ids: Iterable[str]) -> list[str]:
+    """List the names of the annotations with records of others than these externals."""
+    return sorted(list_names(raw).difference(map(make_name, ids)))
 
 
 def make_name(id: str, suffix: str = '') -> str:

@@ -800,3 +800,25 @@ async def test_things_are_observed_more_seldom_while_nothing_changes():
 def test_the_longest_interval_is_not_less_than_the_shortest(interval):
     with pytest.raises(ValueError, match='max_interval='):
         kopf.external('things', id='account', interval=interval, max_interval=100.0)
+
+
+@virtual_time
+async def test_a_deletion_that_waits_for_unknown_externals_says_so_once(caplog):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', metadata={'annotations': {
+            'external.kopf.dev/renamed': '{"phase":"known","key":"k"}'}})
+        await known(api)
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(100)
+        await api.client.patch('things', 'a', {'metadata': {'labels': {'some': 'label'}}})
+        await asyncio.sleep(100)
+        assert not cloud.living
+        obj = await api.client.get('things', 'a')
+        assert obj['metadata']['finalizers'] == [FINALIZER]
+        told, = [record.message for record in caplog.records if 'waits for' in record.message]
+        assert "no externals for the records external.kopf.dev/renamed" in told
+        await api.client.patch(
+            'things', 'a', {'metadata': {'annotations': {'external.kopf.dev/renamed': None}}})
+        await api.client.wait_gone('things', 'a')

@@ -5,10 +5,10 @@ A driver calls the author's functions, one attempt each, and can have something 
 object between two of them: so, what matters is on the object before the next function is called.
 """
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from kopf._cogs.structs import bodies
+from kopf._cogs.structs import bodies, ids
 from kopf._core.actions import application, execution, finalizers, progression
 from kopf._core.engines.reconciling import hub
 from kopf._core.intents import causes, handlers
@@ -39,6 +39,8 @@ class Run:
     state: progression.HandlerState
     exchange: Exchange
     limits: hub.Limits
+    siblings: Collection[ids.HandlerId]
+    """The externals that this operator has for objects of this kind."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """Why the object is not as it should be."""
 
