@@ -36,6 +36,9 @@ The pauses (seconds) before a key is written again after conflicts: the operator
 this can be the last run.
 """
 
+MIN_GATES = 100
+"""With fewer keys of limits, the idle ones are not dropped."""
+
 SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
 
@@ -115,6 +118,10 @@ class Driver(hub.Driver):
         self.loop = asyncio.get_running_loop()
         self.gates: dict[Any, gates.Gate] = {}
         """By the keys of ``limit_key=``."""
+        self.max_gates = MIN_GATES
+        """With how many gates the idle ones are dropped."""
+        self.breaks = 0
+        """How often the systems of the dropped gates have become unavailable."""
         self.members: Members = weakref.WeakValueDictionary()
         """By the uids of the objects, for as long as these are handled."""
         self.keys: Members = weakref.WeakValueDictionary()
@@ -133,11 +140,15 @@ class Driver(hub.Driver):
     def describe(self) -> hub.State:
         opened = list(self.gates.values())
         return hub.State(
-            self.external.id, self.drifts, sum(gate.breaks for gate in opened),
+            self.external.id, self.drifts, self.breaks + sum(gate.breaks for gate in opened),
             any(gate.is_broken for gate in opened), sum(map(len, opened)))
 
     def open_gate(self, key: Any) -> gates.Gate:
         if key not in self.gates:
+            if len(self.gates) >= self.max_gates:  # keys can come and go with their objects
+                for idle in [known for known, gate in self.gates.items() if gate.is_idle]:
+                    self.breaks += self.gates.pop(idle).breaks
+                self.max_gates = max(MIN_GATES, 2 * len(self.gates))
             name = self.external.id if key is None else f'{self.external.id}, {key}'
             self.gates[key] = gates.Gate(
                 name, self.external.limit, get_share=self.hub.context.brakes.get_share,

@@ -118,6 +118,13 @@ class Gate:
         """Whether the system is unavailable, or wants no calls for a while."""
         return self.is_broken or self._held > self._time()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can be replaced by a new gate: nobody calls or waits, and no call counts."""
+        self._measure()
+        return not (any(self._queues) or self._running or self._counted or self._failures or (
+            self.is_closed))
+
     # Who may call.
 
     def enter(self, caller: Caller, urgency: Urgency, *, is_safe: bool) -> bool:

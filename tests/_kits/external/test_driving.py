@@ -12,6 +12,7 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._kits.external import declaring, driving
 from kopf.testing import virtual_time
 from tests._kits.external.clouds import Cloud, Thing, declare
 from tests.crds import make_crd
@@ -601,6 +602,25 @@ async def test_each_key_of_a_limit_has_its_own_limit():
             await api.client.create('things', name, spec={'plan': 'small'})
         await asyncio.sleep(2)
     assert len(cloud.living) == 3
+
+
+@virtual_time
+async def test_nothing_is_left_of_the_keys_of_limits_that_come_and_go(monkeypatch):
+    monkeypatch.setattr(driving, 'MIN_GATES', 5)
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, limit=kopf.Rate(1, per=10),
+                       limit_key=lambda name, **_: name)
+    sizes = []
+    async with running(registry) as api:
+        for number in range(30):
+            await api.client.create('things', f'a{number}')
+            await known(api, f'a{number}')
+            await api.client.delete('things', f'a{number}')
+            await api.client.wait_gone('things', f'a{number}', timeout=1000)
+            driver, = (driver for driver in declaring._drivers if driver.external is external)
+            sizes.append(len(driver.gates))
+    assert max(sizes) == 5
+    assert not cloud.living
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -173,3 +173,30 @@ def test_shares():
 def test_wrong_rates(options):
     with pytest.raises(ValueError):
         kopf.Rate(**options)
+
+
+@virtual_time
+async def test_gates_are_idle_when_nobody_calls_and_no_call_counts():
+    gate, caller, other = make_gate(Rate(1, per=10)), Caller(lambda: None), Caller(lambda: None)
+    assert gate.is_idle
+    assert gate.enter(caller, Urgency.ROUTINE, is_safe=True)
+    assert not gate.is_idle
+    gate.begin(caller)
+    assert not gate.enter(other, Urgency.ROUTINE, is_safe=True)
+    gate.leave(caller, has_failed=False)
+    gate.forget(other)
+    assert not gate.is_idle
+    await asyncio.sleep(9)
+    assert not gate.is_idle
+    await asyncio.sleep(1)
+    assert gate.is_idle
+    assert gate.enter(caller, Urgency.ROUTINE, is_safe=True)
+    gate.begin(caller)
+    gate.leave(caller, has_failed=True)
+    await asyncio.sleep(100)
+    assert not gate.is_idle  # it counts the failures in a row
+    assert gate.enter(caller, Urgency.ROUTINE, is_safe=True)
+    gate.leave(caller, has_failed=False, until=asyncio.get_running_loop().time() + 50)
+    assert not gate.is_idle
+    await asyncio.sleep(50)
+    assert gate.is_idle
