@@ -5,7 +5,7 @@ from kopf._cogs.clients.errors import APIError
 from kopf._kits.explanations import Explanation
 from kopf._kits.planning.attribution import Failure
 from kopf._kits.planning.planning import PlanError, plan
-from kopf._kits.planning.plans import Field, Item, Place, Plan, Refused
+from kopf._kits.planning.plans import ExternalCall, Field, Item, Place, Plan, Refused
 from kopf._kits.runner import KopfRunner
 from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.overlays import Difference
@@ -35,6 +35,7 @@ __all__ = [
     'Explanation',
     'Exploration',
     'ExplorationError',
+    'ExternalCall',
     'Failure',
     'FakeCloud',
     'Fault',

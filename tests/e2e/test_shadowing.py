@@ -106,6 +106,46 @@ async def test_a_shadow_finds_the_difference_and_production_works_as_before(
         assert {entry['verb'] for entry in entries} <= {'get', 'list', 'watch'}
 
 
+EXTERNAL = """
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.peering.standalone = True
+
+billing = kopf.external(*KIND, id='billing', interval=5)
+
+@billing.observe
+def observe(key, **_):
+    print(f"it observes {key}")
+    return {'n': 0}
+
+@billing.create
+@billing.update
+@billing.delete
+def change(**_):
+    print("it changes something")
+
+@billing.desired
+def desired(spec, **_):
+    return {'n': spec['n']}
+"""
+
+
+async def test_a_shadow_changes_nothing_in_external_systems(kube, kind, operator):
+    shadow = operator(EXTERNAL, '--shadow', kind=kind, scope=('--all-namespaces',))
+    await shadow.wait_for("Watching .* handler", timeout=60)
+    await kube.create(kind, 'new', spec={'n': 1})
+    await kube.create(kind, 'known', spec={'n': 1}, annotations={
+        'external.kopf.dev/billing': '{"phase":"known","key":"key1"}'})
+    await shadow.wait_for("it observes key1")
+    shadow.send(signal.SIGTERM)
+    assert await shadow.wait() == 0
+    assert sorted(shadow.find("^! Refused: ")) == [
+        f"! Refused: to {verb} in an external system, by billing for "
+        f"{kind.plural}.{kind.group} default/{name}"
+        for verb, name in [('create', 'new'), ('update', 'known')]]
+    assert not shadow.find("it changes something")
+
+
 WINDOW = 8.0
 """In seconds: much more than one version can be behind the other one on a busy machine."""
 

@@ -36,6 +36,9 @@ The pauses (seconds) before a key is written again after conflicts: the operator
 this can be the last run.
 """
 
+CHANGING = frozenset({'create', 'update', 'delete'})
+"""The calls that are not made in a preview."""
+
 MIN_GATES = 100
 """With fewer keys of limits, the idle ones are not dropped."""
 
@@ -402,6 +405,11 @@ class Journey:
                 record = dataclasses.replace(announcement.record, by=self.driver.id)
                 notes.announced = record.token, record.attempt  # also if the result is not known
                 await self._write(announcement._replace(record=record))
+            if (withhold := externals.withholding_var.get()) is not None and verb in CHANGING:
+                withhold(externals.Withheld(
+                    self.run.handler, self.run.cause, verb, step.key, step.diff))
+                self.run.problems.append(f"A preview does not call {verb} of {self.external.id}.")
+                raise _Stop(externals.Result(is_settled=False))
             is_first = notes.announced == (self.record.token, self.record.attempt)
             if verb == 'create':
                 notes.announced, notes.is_refused, notes.ended = None, False, None

@@ -14,10 +14,10 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import ids
 from kopf._core.actions import application
-from kopf._core.engines.reconciling import generating
+from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits import redirecting
-from kopf._kits.planning import attribution, guarding, plans, stages
+from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
 from kopf._kits.sandbox.cluster import stored_resource
 from kopf._kits.sandbox.kinds import Resource
@@ -57,6 +57,8 @@ class DryRun(runs.Run):
         self.staged: set[Item] = set()
         self.refused: dict[Item, plans.Refused] = {}
         self.requests: collections.Counter[str] = collections.Counter()
+        self.withheld: dict[plans.ExternalCall, None] = {}
+        """The calls of external systems that are not made."""
         self.left_out: list[str] = []
         """The handlers that are never called here."""
         self.is_resting = False
@@ -79,12 +81,19 @@ class DryRun(runs.Run):
 
     async def open(self) -> None:
         generating.is_dry_var.set(True)
+        externals.withholding_var.set(self._withhold)
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
         self.sandbox.write_kubeconfig(self._place.kubeconfig)
         self.sandbox.hear_refusals(self._hear_refusal)
         await piggybacking.configure_clients()
         self._arrange(self.setup.options['registry'])
         await self.start(_observer=self.attribution)
+
+    def _withhold(self, call: externals.Withheld) -> None:
+        self.withheld[plans.ExternalCall(
+            str(call.handler.id), call.verb, '' if call.key is None else str(call.key),
+            tuple(comparing.join(item.field) for item in call.diff),
+            attribution.describe(call.cause.resource, call.cause.body))] = None
 
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()

@@ -17,6 +17,11 @@ from kopf._kits.sandbox import requests
 
 CONNECTING = ('socket.connect', 'socket.sendto', 'socket.sendmsg')
 STARTING = ('subprocess.Popen', 'os.posix_spawn', 'os.exec', 'os.system')
+UNSEEN = frozenset({
+    'MySQLdb', '_ldap', '_mysql_connector', 'confluent_kafka', 'curl_cffi', 'cx_Oracle', 'grpc',
+    'psycopg', 'psycopg2', 'pycurl', 'pygit2', 'pymssql', 'pyodbc', 'temporalio', 'zmq'})
+"""The modules that connect by native code, of which there are no audit events."""
+
 LOCAL = ('localhost', '127.0.0.1', '::1')
 
 EXEMPT = ('upstream', 'sandbox')
@@ -46,6 +51,14 @@ class Guard:
         self._command = command
         self._is_wide = is_wide
 
+    def describe_unseen(self) -> str | None:
+        """Describe the loaded modules whose connections cannot be refused; None if all can."""
+        names = sorted((UNSEEN & sys.modules.keys()) - self._allowed)
+        options = ' '.join(f'--allow {name}' for name in names)
+        return None if not names else (
+            f"The connections of {', '.join(names)} cannot be refused by {self._command}. If "
+            f"handlers change nothing by them: {options}")
+
     @contextlib.contextmanager
     def stand(self) -> Iterator[None]:
         """Refuse everything until the end of the block."""
@@ -74,6 +87,9 @@ class Guard:
         elif event in CONNECTING and args[1] is not None:
             if os.fsdecode(args[1]) not in self._allowed:
                 self._refuse(os.fsdecode(args[1]), os.fsdecode(args[1]))
+        elif event == 'import':
+            if args[0] in UNSEEN - self._allowed:
+                self._refuse(args[0], args[0])
         elif event in STARTING:
             program = os.path.basename(os.fsdecode(args[0] or args[1][0]).split()[0])
             if program not in self._allowed:
@@ -117,6 +133,6 @@ _is_hooked = False
 
 
 def _audit(event: str, args: Any) -> None:
-    if _guard is not None and (event[:3] in ('soc', 'sub', 'os.', 'htt')) and (
+    if _guard is not None and event[:3] in ('soc', 'sub', 'os.', 'htt', 'imp') and (
             threading.current_thread().name not in EXEMPT):
         _guard.check(event, args)

@@ -75,8 +75,8 @@ def plan(
     :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
     :returns: the plan.
     :raises LoginError: if there are no credentials.
-    :raises PlanError: if the cluster does not answer, there are no handlers, or the labels or the
-        stages are wrong.
+    :raises PlanError: if the cluster does not answer, there are no handlers, the labels or the
+        stages are wrong, or there are modules whose connections cannot be refused.
     :raises RuntimeError: in async tests, because it makes its event loop.
     """
     runs.check_sync('plan')
@@ -101,6 +101,8 @@ def plan(
             limit=2 * horizon + REST, real_limit=real_limit, origin=now)
         run = dryruns.DryRun(
             setup, upstream, place, horizon=horizon, selector=selector, allowed=allow, rules=rules)
+        if unseen := run.guard.describe_unseen():
+            raise PlanError(unseen)
         with redirecting.redirect(path):
             run.go()
         return run
@@ -142,7 +144,9 @@ async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credenti
 
 def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
     return plans.Plan(
-        run.items, refused=list(run.refused.values()),
+        run.items, calls=sorted(
+            run.withheld, key=lambda call: (call.verb != 'delete', call.external, call.place)),
+        refused=list(run.refused.values()),
         failures=list(run.attribution.failures.values()), problems=run.problems,
         unknown=list(_find_unknown(run)), requests=dict(run.requests),
         upstream=dict(upstream.requests))

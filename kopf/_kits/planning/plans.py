@@ -94,17 +94,33 @@ class Refused:
 
 
 @dataclasses.dataclass(frozen=True)
+class ExternalCall:
+    """A call of an external system for an object: `kopf.external`. It is not made."""
+    external: str
+    """The id of the external."""
+    verb: str
+    """``'create'``, ``'update'``, or ``'delete'``."""
+    key: str
+    """What would be changed; empty for what would be created."""
+    fields: Sequence[str]
+    """What would be updated."""
+    place: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """
-    What an operator would do: the ``items`` by objects, deletions first; what the API would have
-    ``refused``; the ``failures`` of handlers, by which the plan of their objects is incomplete; the
-    ``problems`` of the operator as a whole; and what is ``unknown``.
+    What an operator would do: the ``items`` by objects, deletions first; the ``calls`` that would
+    change external systems; what the API would have ``refused``; the ``failures`` of handlers, by
+    which the plan of their objects is incomplete; the ``problems`` of the operator as a whole; and
+    what is ``unknown``.
 
     ``only_old`` is what only the former version would do, if there is one to compare with: then,
     the items are only those that differ. ``requests`` are the numbers of requests of the operator
     by verbs, and ``upstream`` are those that were sent to the cluster.
     """
     items: Sequence[Item]
+    calls: Sequence[ExternalCall] = ()
     refused: Sequence[Refused] = ()
     failures: Sequence[Failure] = ()
     problems: Sequence[str] = ()
@@ -136,10 +152,11 @@ class Plan:
 
         :param fail_on: what counts as an error: ``'deletions'``, ``'restarts'``.
         """
+        is_deletion = any(call.verb == 'delete' for call in self.calls)
         if self.problems or self.failures or self.refused or any(
-                getattr(self, name) for name in fail_on):
+                getattr(self, name) or (name == 'deletions' and is_deletion) for name in fail_on):
             return 1
-        return 2 if self.items or self.only_old else 0
+        return 2 if self.items or self.calls or self.only_old else 0
 
     def without(self, old: 'Plan') -> 'Plan':
         """Make the plan of what differs from that of the former version, on the same state."""
@@ -148,6 +165,7 @@ class Plan:
         items = [each if other is None else _relate(each, other) for each, other in found]
         return dataclasses.replace(
             self, items=[item for item in items if item is not None],
+            calls=[each for each in self.calls if each not in old.calls],
             only_old=list(known.values()),
             refused=[each for each in self.refused if each not in old.refused],
             failures=[each for each in self.failures if each not in old.failures],

@@ -21,6 +21,8 @@ MAX_VALUE = 120
 VERBS = {'create': 'created', 'change': 'changed', 'delete': 'deleted',
          'replace': 'deleted and created again'}
 
+SIGNS = {'create': '+', 'update': '~', 'delete': '-'}
+
 STYLES: Mapping[str, Any] = {
     '-': {'fg': 'red'}, '+': {'fg': 'green'}, '!': {'fg': 'yellow'}, '#': {'bold': True}}
 """The styles of lines by their first characters, which diffs in Markdown have, too."""
@@ -57,6 +59,12 @@ def _iter_details(plan: Plan) -> Iterator[str]:
             "Would be created": [item for item in plan.items if item.action == 'create'],
             "Only the other version would do this": plan.only_old}.items():
         yield from _iter_section(title, items)
+    if plan.calls:
+        yield f"# Would be called in external systems: {len(plan.calls)}"
+    for call in plan.calls:
+        what = ' '.join(filter(None, (call.verb, call.key)))
+        fields = f" ({', '.join(call.fields)})" if call.fields else ''
+        yield f"{SIGNS[call.verb]} {call.external}: {what}{fields}, for {call.place}"
     for title, texts in {
             "Would be refused by the API": [
                 f"{each.verb} {each.place}{_by(each.handlers)}: {each.message}"
@@ -126,7 +134,7 @@ def _by(handlers: Sequence[str]) -> str:
 
 
 def _iter_summary(plan: Plan) -> Iterator[str]:
-    if not (plan.items or plan.only_old):
+    if not (plan.items or plan.calls or plan.only_old):
         yield "  Nothing would change."
     for resource, counts in plan.summarize().items():
         yield f"  {resource}: " + ', '.join(
@@ -137,6 +145,9 @@ def _iter_summary(plan: Plan) -> Iterator[str]:
     for resource, number in pods.items():
         objects = sum(item.place.resource == resource for item in plan.restarts)
         yield f"  restarts {_count(number, 'pod')} in {objects} {resource}"
+    if plan.calls:
+        calls = collections.Counter(call.verb for call in plan.calls)
+        yield f"  calls of external systems: {_list(calls)}"
     for text, found in (("refused by the API", plan.refused), ("failing handlers", plan.failures),
                         ("errors", plan.problems)):
         if found:

@@ -21,6 +21,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import ids, reviews
 from kopf._core.engines.admission import questions
+from kopf._core.engines.reconciling import externals
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits import sandboxing
 from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
@@ -79,10 +80,13 @@ class Shadow(attribution.Attribution):
         Run the sandbox for the block, in which the handlers are guarded, and yield its credentials.
         After it, print the differences, and what handlers were not allowed to do.
         """
+        if unseen := self.guard.describe_unseen():
+            raise click.ClickException(unseen)
         with sandboxing.accompany(make_upstream=self.make_upstream, **options) as vault:
             found = kubeconfigs.login_with_kubeconfig()
             assert found is not None
             self.guard.port = urllib.parse.urlsplit(found.server).port or 0
+            externals.withholding_var.set(self._withhold)
             with self.guard.stand():
                 yield vault
         for difference in self.latest:
@@ -94,6 +98,11 @@ class Shadow(attribution.Attribution):
         counts = ', '.join(f"{count} {category}" for category, count in self._summarize().items())
         click.echo("Differences from production: " + (
             f"{sum(self.counts.values())} ({counts})." if counts else "none."))
+
+    def _withhold(self, call: externals.Withheld) -> None:
+        place = attribution.describe(call.cause.resource, call.cause.body)
+        self.guard.attempts[
+            f"to {call.verb} in an external system", f"{call.handler.id} for {place}"] = None
 
     def describe(self) -> Mapping[str, Any]:
         """Describe the differences, without values."""

@@ -1,6 +1,7 @@
 import asyncio
 import http.server
 import socket
+import sys
 import threading
 
 import pytest
@@ -581,6 +582,36 @@ def connect(**_):
                for text in refused)
 
 
+@pytest.fixture()
+def native(tmp_path, monkeypatch):
+    """A module of which Python does not tell when it connects."""
+    (tmp_path / 'psycopg2.py').touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop('psycopg2', None)
+
+
+@pytest.mark.usefixtures('native')
+def test_modules_with_native_connections_must_be_allowed(plan, parent):
+    with pytest.raises(testing.PlanError, match="nothing by them: --allow psycopg2$"):
+        plan('import psycopg2' + NOTHING)
+    assert plan(NOTHING, allow=['psycopg2']).get_code() == 0
+
+
+@pytest.mark.usefixtures('native')
+@pytest.mark.parametrize('is_allowed', [False, True])
+def test_handlers_load_modules_with_native_connections_if_allowed(plan, parent, is_allowed):
+    made = plan("""
+@kopf.on.create('kopfexamples', retries=1)
+def look(**_):
+    import psycopg2
+""", allow=['psycopg2'] if is_allowed else [])
+    assert [text.partition(':')[0] for text in made.unknown] == (
+        [] if is_allowed else ["What psycopg2 would have answered"])
+    assert ['--allow psycopg2' in failure.message for failure in made.failures] == (
+        [] if is_allowed else [True])
+
+
 def test_programs_are_refused_and_listed(plan, parent):
     made = plan('''
 @kopf.on.create('kopfexamples')
@@ -789,3 +820,62 @@ def test_conversions_are_warned_of_only_for_the_kinds_of_handlers(
     assert [line for line in caplog.messages if "the webhook that converts" in line] == [
         "used.example.com are served in v1 only: the webhook that converts them is not called from "
         "here."]
+
+
+# External systems.
+
+BILLING = """
+billing = kopf.external('kopfexamples', id='billing', interval=10, immutable=['region'])
+
+@billing.observe
+def observe(key, **_):
+    return {'n': 1, 'region': 'here'}
+
+@billing.create
+@billing.update
+@billing.delete
+def change(**_):
+    raise Exception('It is changed.')
+
+@billing.desired
+def desired(spec, **_):
+    return {'n': spec['n']}
+"""
+
+KNOWN = {'external.kopf.dev/billing': '{"phase":"known","token":"t","key":"key1","attempt":1}',
+         'external.kopf.dev/kopf-managed': 'yes'}
+
+
+def list_calls(made):
+    return [(call.external, call.verb, call.key, *call.fields) for call in made.calls]
+
+
+def test_nothing_is_created_in_external_systems(plan, parent):
+    made = plan(BILLING)
+    assert list_calls(made) == [('billing', 'create', '')]
+    assert [item.finalizers for item in made.items] == [['+kopf.dev/external']]
+    assert not made.failures and made.get_code() == 2
+
+
+def test_nothing_is_updated_in_external_systems(plan, client):
+    client.create('kopfexamples', 'example', spec={'n': 2}, metadata={
+        'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
+    made = plan(BILLING)
+    assert list_calls(made) == [('billing', 'update', 'key1', 'n')]
+    assert made.get_code(['deletions']) == 2
+    assert plan(BILLING, against=BILLING).get_code() == 0
+
+
+def test_nothing_is_deleted_in_external_systems(plan, client):
+    client.create('kopfexamples', 'example', spec={'n': 1}, metadata={
+        'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
+    client.delete('kopfexamples', 'example')
+    made = plan(BILLING)
+    assert list_calls(made) == [('billing', 'delete', 'key1')]
+    assert (made.get_code(), made.get_code(['deletions'])) == (2, 1)
+
+
+def test_external_systems_need_nothing_if_nothing_would_change(plan, client):
+    client.create('kopfexamples', 'example', spec={'n': 1}, metadata={
+        'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
+    assert not plan(BILLING).calls

@@ -32,6 +32,22 @@ def test_deletions_are_first_and_then_restarts():
                       "# Would be created: 1", "# Summary"]
 
 
+def test_calls_of_external_systems_have_a_line_each():
+    place = 'things default/a'
+    text = render(calls=[
+        testing.ExternalCall('billing', 'delete', 'key1', (), place),
+        testing.ExternalCall('billing', 'update', 'key2', ('plan', 'limit.cpu'), place),
+        testing.ExternalCall('dns', 'create', '', (), place)])
+    assert text.startswith("""\
+# Would be called in external systems: 3
+- billing: delete key1, for things default/a
+~ billing: update key2 (plan, limit.cpu), for things default/a
++ dns: create, for things default/a
+# Summary
+  calls of external systems: 1 create, 1 delete, 1 update
+""")
+
+
 def test_a_changed_field_has_a_line_for_each_value():
     assert '''\
 ~ configmaps default/x: changed, by fn for things default/a

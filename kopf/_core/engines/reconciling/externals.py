@@ -4,17 +4,33 @@ Runs of externals: the reconcilers call a driver instead of a function, and this
 A driver calls the author's functions, one attempt each, and can have something written to the
 object between two of them: so, what matters is on the object before the next function is called.
 """
+import contextvars
 import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from kopf._cogs.structs import bodies, ids
+from kopf._cogs.structs import bodies, diffs, ids
 from kopf._core.actions import application, execution, finalizers, progression
 from kopf._core.engines.reconciling import hub
 from kopf._core.intents import causes, handlers
 
 Exchange = Callable[..., Awaitable[tuple[bodies.RawBody | None, bool]]]
 """Writes annotations and a finalizer; returns the newest state, and whether they are written."""
+
+
+class Withheld(NamedTuple):
+    """A call that would change an external system, and that is not made in a preview."""
+    handler: handlers.ExternalHandler
+    cause: causes.ReconcilingCause
+    verb: str
+    key: Any
+    """What it would change; None for a new thing."""
+    diff: diffs.Diff
+
+
+withholding_var: contextvars.ContextVar[Callable[[Withheld], None] | None] = contextvars.ContextVar(
+    'withholding_var', default=None)
+"""In a preview: what takes note of the calls that are not made."""
 
 
 class Result(NamedTuple):
