@@ -61,6 +61,8 @@ class Shadow(attribution.Attribution):
         self.window = window
         self.counts: collections.Counter[tuple[verdicts.Category, str]] = collections.Counter()
         self.latest: collections.deque[verdicts.Difference] = collections.deque(maxlen=MAX_SHOWN)
+        self.withheld: collections.Counter[str] = collections.Counter()
+        """How many calls of external systems were not made, by the functions."""
         self.refused: dict[tuple[plans.Place, str], plans.Refused] = {}
         """The writes of the new version that the API refuses, by the objects and the verbs."""
         self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
@@ -86,7 +88,7 @@ class Shadow(attribution.Attribution):
             found = kubeconfigs.login_with_kubeconfig()
             assert found is not None
             self.guard.port = urllib.parse.urlsplit(found.server).port or 0
-            externals.withholding_var.set(self._withhold)
+            externals.withholding_var.set(self.withhold)
             with self.guard.stand():
                 yield vault
         for difference in self.latest:
@@ -95,14 +97,16 @@ class Shadow(attribution.Attribution):
             click.echo(f"! {_describe(refused)}")
         for what, names in self.guard.attempts:
             click.echo(f"! Refused: {what}, by {names or '?'}")
+        if self.withheld:
+            calls = ', '.join(f"{count} {verb}" for verb, count in sorted(self.withheld.items()))
+            click.echo(f"Calls of external systems, which are left to production: {calls}.")
         counts = ', '.join(f"{count} {category}" for category, count in self._summarize().items())
         click.echo("Differences from production: " + (
             f"{sum(self.counts.values())} ({counts})." if counts else "none."))
 
-    def _withhold(self, call: externals.Withheld) -> None:
-        place = attribution.describe(call.cause.resource, call.cause.body)
-        self.guard.attempts[
-            f"to {call.verb} in an external system", f"{call.handler.id} for {place}"] = None
+    def withhold(self, call: externals.Withheld) -> None:
+        """Note a call of an external system: what it would change, production changes, too."""
+        self.withheld[call.verb] += 1
 
     def describe(self) -> Mapping[str, Any]:
         """Describe the differences, without values."""

@@ -11,6 +11,9 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from kopf._cogs.configs import conventions
+from kopf._core.actions import finalizers
+from kopf._core.engines.reconciling import hub
+from kopf._kits.external import records
 from kopf._kits.planning import comparing, plans
 from kopf._kits.sandbox import objects, overlays, schemas
 from kopf._kits.sandbox.cluster import NAMESPACES, Cluster, stored_resource
@@ -147,6 +150,7 @@ class Twins(overlays.Overlay):
                 self._note_deletion(item, twin, new)
             if is_theirs:
                 self._follow(item, old, overlays.make_entry(kind, theirs))
+            self._share_records(item, obj)
             self._look(item)
         self._note_cycle(item, None if is_theirs else before, obj)
         if is_theirs:
@@ -161,8 +165,8 @@ class Twins(overlays.Overlay):
         if old is None:
             return  # it is only here
         obj = old.decode()
-        finalizers = obj['metadata'].get('finalizers') or ()
-        is_ended = 'deletionTimestamp' in obj['metadata'] and any(map(_is_of_kopf, finalizers))
+        holders = obj['metadata'].get('finalizers') or ()
+        is_ended = 'deletionTimestamp' in obj['metadata'] and any(map(_is_of_kopf, holders))
         twin = twin or self._touch(item, old)
         twin.real, twin.last = None, old
         if 'deletionTimestamp' not in obj['metadata']:
@@ -198,6 +202,23 @@ class Twins(overlays.Overlay):
                     self._cluster.load(kind, each) for each in (before, after, base))))
         if local is not None:
             self._rebase(item, before, after, local)
+
+    def _share_records(self, item: overlays.Item, real: Obj) -> None:
+        """Take over what production knows of external systems: only production changes them."""
+        local = self._store.get(*item)
+        if local is None:
+            return
+        obj, theirs = local.decode(), _get_records(real)
+        ours = _get_records(obj)
+        if theirs != ours:
+            metadata = obj['metadata']
+            metadata['annotations'] = {
+                name: value for name, value in metadata.get('annotations', {}).items()
+                if name not in ours} | theirs
+            metadata['finalizers'] = [
+                name for name in metadata.get('finalizers', ()) if name != hub.EXTERNAL_FINALIZER
+            ] + [hub.EXTERNAL_FINALIZER] * finalizers.is_present(real, hub.EXTERNAL_FINALIZER)
+            self._put(item[0], obj)
 
     def _catch_up(self, item: overlays.Item, twin: Twin) -> None:
         """Do to the new object what others have done to its counterpart before."""
@@ -437,6 +458,11 @@ def _is_apart(resource: Resource) -> bool:
 
 def _is_of_kopf(finalizer: str) -> bool:
     return conventions.DEFAULT_PREFIX in finalizer
+
+
+def _get_records(obj: Obj) -> dict[str, str]:
+    return {name: value for name, value in conventions.get_annotations(obj).items()
+            if name.startswith(f'{records.PREFIX}/')}
 
 
 def _is_doubtful(twin: Twin, path: comparing.Path, note: str) -> bool:

@@ -1,8 +1,12 @@
 """What is shown, and what is no difference."""
+import collections
+
 import aiohttp
+import pytest
 
 import kopf
 from kopf._kits.testing import virtual
+from tests._kits.external.clouds import Cloud, declare
 from tests._kits.sandbox.conftest import Http, toy
 from tests._kits.shadowing.conftest import perform
 
@@ -169,4 +173,46 @@ def test_a_write_that_the_api_refuses_is_told_once_but_is_no_difference():
             assert (str(refused.place), refused.verb) == ('deployments.apps default/one', 'patch')
             assert 'spec.selector: Invalid value' in refused.message
             assert refused.handlers == ['fn for toys.sandbox.test default/one']
+    virtual.run(scenario())
+
+
+def billing(cloud, *, colour='blue'):
+    registry = kopf.OperatorRegistry()
+    external = declare(cloud, kind='toys', registry=registry, interval=30, consistency=0)
+
+    @external.desired
+    def desired(spec, **_):
+        return {'n': spec['n']}
+
+    @kopf.reconcile('toys', id='child', owns=['configmaps'], after=[external], registry=registry)
+    async def child(name, body, **_):
+        return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+                'data': {'key': external.get_key(body), 'colour': colour}}
+
+    return registry
+
+
+@pytest.mark.parametrize('latency', [0, 0.5, 5])
+@pytest.mark.parametrize(('colour', 'told'), [('blue', []), ('red', [
+    'different: configmaps default/one: data.colour: "blue" in production, "red" here '
+    '(by child for toys.sandbox.test default/one)'])])
+def test_external_systems_are_left_to_production(colour, told, latency):
+    cloud = Cloud(latency=latency)
+
+    async def scenario():
+        async with perform(billing(cloud), billing(cloud, colour=colour)) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            await stage.there.patch('toys', 'one', {'spec': {'n': 2}})
+            await stage.wait()
+            assert [thing.content for thing in cloud.living] == [{'n': 2}]
+            await stage.there.delete('toys', 'one')
+            await stage.wait()
+            assert stage.told == told
+            assert not cloud.living
+            assert await stage.there.list('toys') == await stage.here.list('toys') == []
+        verbs = collections.Counter(call.verb for call in cloud.calls)
+        assert verbs['create'] == verbs['update'] == 1
+        assert verbs['delete'] <= 2
+        assert stage.shadow.withheld.keys() <= {'create', 'update', 'delete'}
     virtual.run(scenario())
