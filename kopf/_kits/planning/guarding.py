@@ -19,8 +19,9 @@ CONNECTING = ('socket.connect', 'socket.sendto', 'socket.sendmsg')
 STARTING = ('subprocess.Popen', 'os.posix_spawn', 'os.exec', 'os.system')
 UNSEEN = frozenset({
     'MySQLdb', '_ldap', '_mysql_connector', 'confluent_kafka', 'curl_cffi', 'cx_Oracle', 'grpc',
-    'psycopg', 'psycopg2', 'pycurl', 'pygit2', 'pymssql', 'pyodbc', 'temporalio', 'zmq'})
-"""The modules that connect by native code, of which there are no audit events."""
+    'multiprocessing.popen_spawn_posix', 'psycopg', 'psycopg2', 'pycurl', 'pygit2', 'pymssql',
+    'pyodbc', 'temporalio', 'zmq'})
+"""The modules that connect, or start programs, by native code: of it, there are no audit events."""
 
 LOCAL = ('localhost', '127.0.0.1', '::1')
 

@@ -612,6 +612,22 @@ def look(**_):
         [] if is_allowed else [True])
 
 
+def test_processes_that_are_spawned_connect_to_nothing(plan, parent, server, monkeypatch):
+    monkeypatch.delitem(sys.modules, 'multiprocessing.popen_spawn_posix', raising=False)
+    made = plan(f"""
+import multiprocessing, socket
+
+@kopf.on.create('kopfexamples', retries=1)
+def ask(patch, **_):
+    process = multiprocessing.get_context('spawn').Process(
+        target=socket.create_connection, args=[('127.0.0.1', {server})])
+    process.start()
+    process.join()
+""")
+    failure, = made.failures
+    assert failure.message.endswith("--allow multiprocessing.popen_spawn_posix")
+
+
 def test_programs_are_refused_and_listed(plan, parent):
     made = plan('''
 @kopf.on.create('kopfexamples')
