@@ -581,9 +581,9 @@ class BrakesSettings(sections.Section):
 
     deletions: int | None = 20
     """
-    How many owned resources of a kind reconciling handlers can delete in a minute; and from how
-    many living objects of a kind the finalizer can be removed. If it is `None`, nothing is counted.
-    Default: 20.
+    How many owned resources of a kind reconciling handlers can delete in a minute; from how many
+    living objects of a kind the finalizer can be removed; and for how many, what they have in
+    external systems can be replaced. If it is `None`, nothing is counted. Default: 20.
     """
 
     share: float = 0.1

@@ -35,6 +35,7 @@ class Risk(enum.Enum):
     DELETION = "deletions of {0}"
     RELEASE = "finalizers removed from living {0}"
     RESTART = "changed pod templates of {0}"
+    REPLACEMENT = "replacements in external systems for {0}"
 
 
 @dataclasses.dataclass(slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from kopf._cogs.clients import errors
 from kopf._cogs.configs import conventions
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import execution, finalizers, loggers, progression
+from kopf._core.actions import brakes, execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import conditions, externals, hub
 from kopf._core.intents import handlererrors, handlers, typedargs
 from kopf._kits.external import failures, gates, machine, records
@@ -220,6 +220,9 @@ class Journey:
                     case machine.Write() if step.record.phase is Phase.CREATING:
                         await self._call(machine.Call('create'), announcement=step)
                     case machine.Write():
+                        if step.record.key is None and self.record.key is not None and (
+                                not self.is_deleting):
+                            self._brake(run.raw)
                         await self._write(step)
                     case machine.Call():
                         await self._call(step)
@@ -316,6 +319,16 @@ class Journey:
             raise self._fail(outcome)
         self.desired = json.loads(text)
         self.notes.digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def _brake(self, raw: bodies.RawBody) -> None:
+        """Take a replacement from the budget, unless an edit of the object wants it."""
+        run, context = self.run, self.run.context
+        resource = run.cause.resource
+        problem = None if run.is_edited else context.brakes.take(
+            brakes.Risk.REPLACEMENT, resource, total=len(self.driver.members), parent=raw,
+            owner=resource, now=self.clock.now(), logger=self._get_posting_logger())
+        if problem is not None:
+            raise self._fail(progression.Outcome(final=False, message=problem))
 
     async def _write(self, step: machine.Write) -> None:
         """Store the record; if somebody else has stored another one, begin anew."""
@@ -498,10 +511,13 @@ class Journey:
 
     # Telling.
 
+    def _get_posting_logger(self) -> loggers.ObjectLogger:
+        return loggers.ObjectLogger(
+            body=self.run.cause.body, settings=self.run.context.settings)
+
     def _tell(self, gate: gates.Gate, news: bool | None, message: str | None) -> None:
         """Say what is new of the system, which is not said for each thing."""
-        posted = loggers.ObjectLogger(
-            body=self.run.cause.body, settings=self.run.context.settings)
+        posted = self._get_posting_logger()
         if news is True:
             posted.warning(
                 f"The system {gate.name} is not available. Until it is, there are only probes, and "

@@ -842,3 +842,51 @@ async def test_a_deletion_that_waits_for_unknown_externals_says_so_once(caplog):
         await api.client.patch(
             'things', 'a', {'metadata': {'annotations': {'external.kopf.dev/renamed': None}}})
         await api.client.wait_gone('things', 'a')
+
+
+@pytest.mark.parametrize('is_lost', [False, True])
+@virtual_time
+async def test_brakes_stop_mass_replacements(is_lost, caplog):
+    cloud, registry, region = Cloud(), make_registry(), ['x']
+    external = declare(
+        cloud, registry=registry, interval=30, consistency=0, immutable=['region'], replace=True)
+
+    @kopf.on.startup(registry=registry)
+    def stop(settings, **_):
+        settings.brakes.stop = True
+
+    @external.desired
+    def desired(spec, **_):
+        return {'region': spec.get('region', region[0])}
+
+    @external.observe
+    async def observe(key, **_):
+        found = await cloud.get(key)
+        return None if is_lost and found['region'] != region[0] else found
+
+    def count():
+        return sum(thing.content == {'region': region[0]} for thing in cloud.living)
+
+    async with running(registry) as api:
+        for number in range(40):
+            await api.client.create('things', f'a{number}')
+            await known(api, f'a{number}')
+        await asyncio.sleep(100)
+        assert count() == 40
+        region[0] = 'y'  # as if a new version had another default, or asked another region
+        await asyncio.sleep(150)
+        assert count() == 20
+        told, = [record.message for record in caplog.records if 'Stopped' in record.message]
+        assert "replacements in external systems for things" in told
+        if not is_lost:  # an edit is no mistake of the operator
+            left = next(thing for thing in cloud.living if thing.content == {'region': 'x'})
+            name = next(obj['metadata']['name'] for obj in await api.client.list('things')
+                        if get_record(obj)['key'] == left.key)
+            await api.client.patch('things', name, {'spec': {'region': 'y'}})
+            await asyncio.sleep(60)
+            assert count() == 21
+        for number in range(40):
+            await api.client.patch('things', f'a{number}', {'metadata': {'annotations': {
+                'kopf.dev/brakes-released-until': '2100-01-01T00:00Z'}}})
+        await asyncio.sleep(60)
+        assert count() == 40

@@ -55,6 +55,8 @@ class Run:
     state: progression.HandlerState
     exchange: Exchange
     limits: hub.Limits
+    is_edited: bool
+    """Whether the object was edited since all was well: its changes are wanted."""
     siblings: Collection[ids.HandlerId]
     """The externals that this operator has for objects of this kind."""
     problems: list[str] = dataclasses.field(default_factory=list)
