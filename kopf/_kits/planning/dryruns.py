@@ -7,24 +7,24 @@ import contextlib
 import contextvars
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
-from kopf._cogs.structs import ids
+from kopf._cogs.structs import ids, reviews
 from kopf._core.actions import application
 from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits import redirecting
 from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
-from kopf._kits.sandbox.cluster import stored_resource
+from kopf._kits.sandbox.cluster import CRDS, stored_resource
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.statuses import APIError, NotFound
 from kopf._kits.sandbox.storage import Change, Key
 from kopf._kits.sandbox.upstreams import Upstream
-from kopf._kits.testing import clients, processes, runs, snapshots
+from kopf._kits.testing import clients, operators, processes, runs, snapshots
 
 Item = tuple[Resource, Key]
 
@@ -39,6 +39,11 @@ staging_var: contextvars.ContextVar[bool] = contextvars.ContextVar('staging_var'
 """In the API server: whether the request is that of a stage."""
 
 
+WEBHOOK = {'strategy': 'Webhook', 'webhook': {
+    'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://localhost/plan'}}}
+"""The webhook of conversions. It is never called: they are made in this process."""
+
+
 class DryRun(runs.Run):
     """
     A dry run. Afterwards, there are the ``items`` of the plan; the ``writers``, which are the
@@ -48,7 +53,8 @@ class DryRun(runs.Run):
 
     def __init__(
             self, setup: runs.Setup, upstream: Upstream, place: redirecting.Place, *,
-            horizon: float, selector: selecting.LabelSelector, allowed: Sequence[str],
+            definitions: Sequence[Mapping[str, Any]], horizon: float,
+            selector: selecting.LabelSelector, allowed: Sequence[str],
             rules: Sequence[stages.Stage],
     ) -> None:
         super().__init__(setup, upstream=upstream, place=place)
@@ -67,6 +73,11 @@ class DryRun(runs.Run):
         """The handlers, with their objects, that have not ended before the end."""
         self.attribution = attribution.Attribution()
         self.guard = guarding.Guard(allowed)
+        self._definitions = {each['metadata']['name']: each for each in definitions}
+        self._converters = setup.options['registry']._converters
+        for name, converter in self._converters.items():
+            plural, _, group = name.partition('.')
+            self.sandbox.convert_by((group, plural), converter.convert)
         self._upstream = upstream
         self._selector = selector
         self._rules = rules
@@ -87,6 +98,7 @@ class DryRun(runs.Run):
         self.sandbox.hear_refusals(self._hear_refusal)
         await piggybacking.configure_clients()
         self._arrange(self.setup.options['registry'])
+        await self._define()
         await self.start(_observer=self.attribution)
 
     def _withhold(self, call: externals.Withheld) -> None:
@@ -95,11 +107,32 @@ class DryRun(runs.Run):
             tuple(comparing.join(item.field) for item in call.diff),
             attribution.describe(call.cause.resource, call.cause.body))] = None
 
+    def make_operator(self, **options: Any) -> operators.Operator:
+        operator = super().make_operator(**options)
+        operator.before_start = None  # the kinds are defined already
+        return operator
+
+    async def _define(self) -> None:
+        """Apply the definitions of this version, as people do before they deploy it."""
+        for name in self._converters:  # an operator waits until its webhook is in the definition
+            known: Mapping[str, Any] = {}
+            with contextlib.suppress(NotFound):
+                known = await self.sandbox.get('customresourcedefinitions', name)
+            definition = self._definitions.get(name) or (known and {
+                'apiVersion': known['apiVersion'], 'kind': known['kind'],
+                'metadata': {'name': name}, 'spec': {}})
+            if definition and not (known and known['spec']['conversion'].get('webhook')):
+                self._definitions[name] = {
+                    **definition, 'spec': {**definition['spec'], 'conversion': WEBHOOK}}
+        await self.sandbox.load(*self._definitions.values())
+
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
+        defined = [(CRDS, ('', name)) for name in self._definitions]
         self.items = plans.make_items(
-            (each, self.writers.get(item), item in self.staged) for item, each in keyed)
+            (each, self.writers.get(item), item in self.staged)
+            for item, each in keyed if item not in defined)
 
     async def wait_rest(self) -> None:
         """Wait until no handlers run or are due, and nothing is written; at most to the horizon."""
@@ -121,7 +154,6 @@ class DryRun(runs.Run):
         """Leave out what is not planned, and find out how long to wait for the handlers."""
         self.left_out = [str(handler.id) for handler in registry._webhooks]
         registry._webhooks = registries.GenericRegistry()
-        registry._converters.clear()
         registry.append(handlers.ActivityHandler(
             id=ids.HandlerId('kopf-plan'), fn=_isolate, activity=causes.Activity.STARTUP))
         for handler in registry.iter_resource_handlers():
@@ -211,8 +243,14 @@ async def _isolate(settings: configuration.OperatorSettings, **_: Any) -> None:
     """Let the operator be alone, and serve nothing, whatever other startup handlers have set."""
     isolate(settings)
     settings.tracing.enabled = False
-    settings.admission.server = None
+    settings.admission.server = _serve_nothing
     settings.metrics.endpoint = settings.debugging.endpoint = None
+
+
+async def _serve_nothing(fn: reviews.WebhookFn) -> AsyncIterator[reviews.WebhookClientConfig]:
+    """Be the webhook server, which conversions need, and which nobody calls."""
+    yield {'url': 'https://localhost/plan'}
+    await asyncio.Event().wait()
 
 
 def isolate(settings: configuration.OperatorSettings) -> None:

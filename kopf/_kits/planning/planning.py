@@ -3,10 +3,11 @@ Planning: runs an operator on a sandbox over a cluster, and makes the plan.
 """
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.clients import vaults
@@ -20,6 +21,7 @@ from kopf._kits.sandbox import selecting
 from kopf._kits.sandbox.statuses import APIError
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import operators, runs, sandboxthreads
+from kopf._kits.typed import kinds
 
 
 class PlanError(Exception):
@@ -88,19 +90,18 @@ def plan(
 
     def load(
             sources: Sequence[runs.Source],
-    ) -> tuple[registries.OperatorRegistry, redirecting.Place]:
+    ) -> _Version:
         place = stack.enter_context(redirecting.reserve(path))
         with redirecting.expect(place):
-            return _load(sources), place
+            return _Version(*_load(sources), place)
 
-    def rehearse(
-            registry: registries.OperatorRegistry, place: redirecting.Place, upstream: Upstream,
-    ) -> dryruns.DryRun:
+    def rehearse(version: _Version, upstream: Upstream) -> dryruns.DryRun:
         setup = runs.Setup(
-            (), {**options, 'registry': registry}, load=(), ignore=(), rest=REST,
+            (), {**options, 'registry': version.registry}, load=(), ignore=(), rest=REST,
             limit=2 * horizon + REST, real_limit=real_limit, origin=now)
         run = dryruns.DryRun(
-            setup, upstream, place, horizon=horizon, selector=selector, allowed=allow, rules=rules)
+            setup, upstream, version.place, definitions=version.definitions, horizon=horizon,
+            selector=selector, allowed=allow, rules=rules)
         if unseen := run.guard.describe_unseen():
             raise PlanError(unseen)
         with redirecting.redirect(path):
@@ -112,14 +113,14 @@ def plan(
             stack.enter_context(tempfile.TemporaryDirectory(prefix='kopf-plan-')), 'kubeconfig')
         new, *others = [load(each) for each in (sources, against) if each]
         if origin is None and context is None:
-            origin = asyncio.run(_log_in(new[0]))
+            origin = asyncio.run(_log_in(new.registry))
         upstream = Upstream(origin, context=context, follow=False, selectors=[
-            selector for each, _ in (new, *others) for selector in each.get_selectors()])
+            selector for each in (new, *others) for selector in each.registry.get_selectors()])
         try:
             if not others:
-                return _describe(rehearse(*new, upstream), upstream)
+                return _describe(rehearse(new, upstream), upstream)
             with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # the state is the same
-                before, after = (_describe(rehearse(*each, Upstream(
+                before, after = (_describe(rehearse(each, Upstream(
                     frozen.credentials, follow=False, selectors=[])), upstream)
                     for each in (*others, new))
             return after.without(before)
@@ -127,11 +128,28 @@ def plan(
             raise PlanError(str(e)) from e
 
 
-def _load(sources: Sequence[runs.Source]) -> registries.OperatorRegistry:
-    registry = operators.load(sources, is_fresh=True)
+@dataclasses.dataclass(frozen=True)
+class _Version:
+    """A version of an operator: its handlers, its kinds, and where its clients are led to."""
+    registry: registries.OperatorRegistry
+    definitions: Sequence[Mapping[str, Any]]
+    place: redirecting.Place
+
+
+def _load(
+        sources: Sequence[runs.Source],
+) -> tuple[registries.OperatorRegistry, Sequence[Mapping[str, Any]]]:
+    """Load the handlers, and make the definitions of the kinds that they use."""
+    with kinds.separated():
+        registry = operators.load(sources, is_fresh=True)
+        for converter in registry._converters.values():
+            converter.complete({})  # it keeps the schemas of now
     if registry.is_empty:
         raise PlanError(f"There are no handlers in {', '.join(map(str, sources))}.")
-    return registry
+    try:
+        return registry, kinds.define(kinds.find(registry.get_selectors()))
+    except TypeError as e:
+        raise PlanError(str(e)) from e
 
 
 async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credentials:

@@ -73,6 +73,8 @@ class Cluster:
         self.kinds: Kinds = Kinds(builtin_kinds())
         self.clock = clock
         self.origin: Origin = Origin()
+        self.converters: dict[Resource, Callable[[Obj, str], Obj]] = {}
+        """What converts objects to a version, instead of the webhooks of their definitions."""
         self.refusal_listeners: list[Callable[[Request, APIError], None]] = []
         """What hears of the requests that are refused."""
 

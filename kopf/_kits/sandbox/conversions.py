@@ -4,7 +4,7 @@ Conversions: the objects of one version as those of another, by the webhook of t
 What is read and written is synchronous, so it cannot wait for a webhook. Where a conversion is not
 known, `convert` raises `Pending`; then the webhook is called, and the operation is repeated.
 """
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from kopf._kits.sandbox import encoding, objects
@@ -57,13 +57,31 @@ async def prepare_write(cluster: Cluster, kind: Kind, obj: Obj) -> None:
 async def _convert(cluster: Cluster, pending: Pending) -> None:
     kind = pending.kind
     whose = f"conversion webhook for {pending.objs[0]['apiVersion']}, Kind={kind.kind}"
+    convert = cluster.converters.get(kind.resource)
+    if convert is None:
+        made = await _ask(cluster, kind, pending.objs, whose)
+    else:
+        try:
+            made = [convert(obj, kind.version) for obj in pending.objs]
+        except ValueError as e:
+            raise InternalError(f"{whose} failed: {e}") from None
+    known = objects.known_var.get()
+    assert known is not None
+    for obj, converted in zip(pending.objs, made, strict=True):
+        if why := _find_fault(obj, converted, kind):
+            raise InternalError(f"{whose} returned invalid {why}")
+        known[kind.api_version, objects.identify(obj)] = converted
+
+
+async def _ask(cluster: Cluster, kind: Kind, objs: Sequence[Obj], whose: str) -> list[Any]:
+    """Call the webhook of the definition."""
     failed = f"{whose} failed: "
     uid = cluster.new_uid()
     webhook = Webhook({**(kind.conversion or {}), 'timeoutSeconds': TIMEOUT})
     try:
         answer = encoding.decode(await webhook.call(cluster, {
             'kind': 'ConversionReview', 'apiVersion': API_VERSION, 'request': {
-                'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': [*pending.objs]}}))
+                'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': [*objs]}}))
     except (Unreachable, encoding.DecodingError) as e:
         raise InternalError(f"{failed}{e}") from None
     match answer:
@@ -79,14 +97,9 @@ async def _convert(cluster: Cluster, pending: Pending) -> None:
         raise InternalError(f"{failed}{result.get('message') or 'no message'}")
     made = response.get('convertedObjects')
     made = made if isinstance(made, list) else []
-    if len(made) != len(pending.objs):
-        raise InternalError(f"{whose} returned {len(made)} objects, expected {len(pending.objs)}")
-    known = objects.known_var.get()
-    assert known is not None
-    for obj, converted in zip(pending.objs, made, strict=True):
-        if why := _find_fault(obj, converted, kind):
-            raise InternalError(f"{whose} returned invalid {why}")
-        known[kind.api_version, objects.identify(obj)] = converted
+    if len(made) != len(objs):
+        raise InternalError(f"{whose} returned {len(made)} objects, expected {len(objs)}")
+    return made
 
 
 def _find_fault(obj: Obj, converted: Any, kind: Kind) -> str | None:

@@ -76,7 +76,9 @@ class Definitions:
             return
         spec = crd['spec']
         kinds = crds.kinds_of(crd)
-        if self._has_foreign_webhook(crd) and len(kinds) > 1:
+        if kinds and kinds[0].resource in self._cluster.converters:
+            kinds = [dataclasses.replace(kind, conversion=kind.conversion or {}) for kind in kinds]
+        elif self._has_foreign_webhook(crd) and len(kinds) > 1:
             stored = min(kinds, key=lambda kind: kind.version != kind.storage_version)
             if self._cluster.origin.needs(*stored.resource):
                 logger.warning(

@@ -27,6 +27,7 @@ from kopf._core.actions import inflight, loggers, tracebacks
 from kopf._core.reactor import waiting
 from kopf._kits import redirecting
 from kopf._kits.sandbox import faults, requests
+from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Obj
@@ -513,6 +514,10 @@ class ObservedSandbox(Sandbox):
 
     def hear_refusals(self, hear: Callable[[requests.Request, APIError], None]) -> None:
         self._cluster.refusal_listeners.append(hear)
+
+    def convert_by(self, resource: Resource, convert: Callable[[Obj, str], Obj]) -> None:
+        """Convert the objects of a resource to a version by this function, and by no webhook."""
+        self._cluster.converters[resource] = convert
 
     def dump(self) -> list[tuple[str, Obj]]:
         """All objects, with the plural names of their resources."""

@@ -1,9 +1,10 @@
 """
 Kinds: classes that are declared as kinds of the API, and the definitions that are made of them.
 """
+import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 from kopf._cogs.structs import dicts, references
@@ -46,6 +47,9 @@ class Declaration:
     rules: Sequence[CEL]
     selectable: Sequence[str]
     scale: Scale | None
+    family: 'dict[str, Declaration]' = dataclasses.field(
+        default_factory=dict, repr=False, compare=False)
+    """The newest declarations of all versions of the kind."""
 
     @property
     def name(self) -> str:
@@ -82,12 +86,11 @@ class Declaration:
 
     def _define(self) -> dict[str, Any]:
         """Make the definition, with all versions."""
-        [definition] = define(
-            declared.cls for declared in _declared.values() if declared.name == self.name)
+        [definition] = define(declared.cls for declared in self.family.values())
         return definition
 
 
-_declared: dict[tuple[str, str], Declaration] = {}
+_declared: dict[str, dict[str, Declaration]] = {}
 """The newest declarations by the definitions and the versions: a module can be loaded again."""
 
 
@@ -206,8 +209,9 @@ def crd(
         if base is not None:
             declaration = dataclasses.replace(declaration, **{
                 field: getattr(base, field) for field in _COMMON})
+        family = _declared.setdefault(declaration.name, {})
+        family[version] = declaration = dataclasses.replace(declaration, family=family)
         setattr(cls, references.DECLARATION, declaration)
-        _declared[declaration.name, version] = declaration
         return cls
     return decorate
 
@@ -238,14 +242,28 @@ def get_declaration(cls: type) -> Declaration:
 
 def get_declared() -> list[type]:
     """Get all classes that are declared, in the order of their declarations."""
-    return [declaration.cls for declaration in _declared.values()]
+    return [each.cls for family in _declared.values() for each in family.values()]
+
+
+@contextlib.contextmanager
+def separated() -> Iterator[None]:
+    """
+    Keep the declarations of the block apart from earlier ones: a kind that is declared in the block
+    has no other versions than those that are declared there.
+    """
+    known = dict(_declared)
+    _declared.clear()
+    try:
+        yield
+    finally:
+        _declared.update({**known, **_declared})
 
 
 def find(selectors: Iterable[references.Selector]) -> list[type]:
     """Find the declared classes whose resources are selected, with all of their versions."""
     names = {(selector.group, selector.any_name or selector.plural) for selector in selectors}
-    return [declaration.cls for declaration in _declared.values()
-            if (declaration.group, declaration.plural) in names]
+    return [each.cls for family in _declared.values() for each in family.values()
+            if (each.group, each.plural) in names]
 
 
 def define(classes: Iterable[type]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import random
 import pytest
 
 import kopf
+from kopf._kits.typed import kinds
 from tests._kits.conversion import pairs
 from tests._kits.conversion.pairs import make
 
@@ -165,7 +166,8 @@ def test_versions_are_converted_over_their_neighbours(three):
     assert three.find_fault() is None
 
 
-def test_a_function_can_return_another_object(registry):
+def test_a_function_can_return_another_object(registry, monkeypatch):
+    monkeypatch.setattr(kinds, '_declared', {})  # other tests have a kind of this name
     @kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)
     def up(obj):
         return {'spec': {'size': len(obj['spec']['items'])}}

@@ -8,6 +8,8 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._kits.testing import operators
+from kopf._kits.typed import kinds
 from tests.crds import make_crd
 
 CHILD = '''
@@ -814,13 +816,14 @@ async def child(name, **_):
     assert not made.problems
 
 
-def load_converted(client, kind, plural):
-    """Load a kind of two versions, which a webhook of the cluster converts."""
+def load_converted(client, kind, plural, *, strategy='Webhook'):
+    """Load a kind of two versions, which a webhook of the cluster converts by default."""
     crd = make_crd(kind, plural)
     spec = crd['spec']
     spec['versions'].append({**spec['versions'][0], 'name': 'v2', 'storage': False})
-    spec['conversion'] = {'strategy': 'Webhook', 'webhook': {
-        'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://127.0.0.1:1/'}}}
+    if strategy == 'Webhook':
+        spec['conversion'] = {'strategy': strategy, 'webhook': {
+            'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://127.0.0.1:1/'}}}
     client.load(crd)
 
 
@@ -836,6 +839,122 @@ def test_conversions_are_warned_of_only_for_the_kinds_of_handlers(
     assert [line for line in caplog.messages if "the webhook that converts" in line] == [
         "used.example.com are served in v1 only: the webhook that converts them is not called from "
         "here."]
+
+
+CONVERTING = """
+@kopf.on.convert('used.example.com', 'v1', 'v2')
+def up(obj):
+    obj['spec']['two'] = obj['spec'].pop('one')
+
+@kopf.on.convert('used.example.com', 'v2', 'v1')
+def down(obj):
+    obj['spec']['one'] = obj['spec'].pop('two')
+
+@kopf.on.create('example.com', 'v2', 'used')
+def create(spec, patch, **_):
+    patch.spec['two'] = spec['two'] + 1
+"""
+
+
+@pytest.mark.parametrize('strategy', ['Webhook', 'None'])
+def test_objects_are_converted_by_the_functions_of_the_operator(plan, client, caplog, strategy):
+    load_converted(client, 'Used', 'used', strategy=strategy)
+    client.create({
+        'apiVersion': 'example.com/v1', 'kind': 'Used', 'metadata': {'name': 'a'},
+        'spec': {'one': 1}})
+    item, = plan(CONVERTING).items
+    assert [(field.path, field.old, field.new) for field in item.fields] == [('spec.one', 1, 2)]
+    assert not [line for line in caplog.messages if "the webhook that converts" in line]
+
+
+OLD = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True, kw_only=True)
+class OldVolumeSpec:
+    gigabytes: int = 1
+
+@kopf.crd('example.com', 'v1beta1', plural='volumes')
+class Volume:
+    spec: OldVolumeSpec = OldVolumeSpec()
+
+@kopf.on.update(Volume)
+def update(patch, **_):
+    patch.spec['gigabytes'] = 100
+
+@kopf.reconcile(Volume, owns=['configmaps'])
+def child(name, spec: OldVolumeSpec, **_):
+    return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+            'data': {'size': f'{spec.gigabytes}G'}}
+"""
+
+NEW = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeSpec:
+    size: str = '1G'
+    tier: str = 'slow'
+
+@dataclass(frozen=True, kw_only=True)
+class OldVolumeSpec:
+    gigabytes: int = 1
+
+@kopf.crd('example.com', 'v1', plural='volumes')
+class Volume:
+    spec: VolumeSpec = VolumeSpec()
+
+@kopf.crd('example.com', 'v1beta1', of=Volume, storage=True)
+class OldVolume:
+    spec: OldVolumeSpec = OldVolumeSpec()
+
+kopf.convert(OldVolume, Volume, kopf.Move(
+    '.spec.gigabytes', '.spec.size', up='{}G'.format, down=lambda size: int(size[:-1])))
+
+@kopf.on.update(Volume)
+def update(patch, **_):
+    patch.spec['size'] = '100G'
+
+@kopf.reconcile(Volume, owns=['configmaps'])
+def child(name, spec: VolumeSpec, **_):
+    return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+            'data': {'size': spec.size, 'tier': spec.tier}}
+"""
+
+
+def let_handle(cluster, path):
+    """Let a version of the operator handle a volume, in a cluster without newer versions of it."""
+    async def run():
+        async with testing.Operator(path, credentials=cluster.credentials, clusterwide=True):
+            await asyncio.to_thread(cluster.client.wait, 'configmaps', 'a')
+            await asyncio.to_thread(
+                cluster.client.wait, 'volumes', 'a', lambda obj: 'last-handled' in str(obj))
+
+    with kinds.separated():
+        registry = operators.load([path], is_fresh=True)
+        cluster.client.load(*kinds.define(kinds.find(registry.get_selectors())))
+    cluster.client.create('volumes', 'a', spec={'gigabytes': 5})
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize('is_compared', [False, True])
+def test_objects_are_converted_to_a_version_that_the_cluster_has_not_yet(
+        plan, cluster, script, is_compared, caplog):
+    let_handle(cluster, script(OLD, name='deployed.py'))
+    made = plan(NEW, against=OLD if is_compared else None)
+    item, = made.items
+    assert str(item.place) == 'configmaps default/a'
+    assert testing.Field('data.tier', None, 'slow') in item.fields
+    assert not [field for field in item.fields if field.path == 'data.size']
+    assert not made.failures and not made.unknown and not made.problems
+    assert not [line for line in caplog.messages if "another definition" in line]
+
+
+def test_a_version_that_is_left_out_again_is_planned(plan, cluster, script):
+    let_handle(cluster, script(OLD, name='deployed.py'))
+    made = plan(OLD, against=NEW)
+    assert not made.items
+    assert names(made.only_old) == [('change', 'configmaps default/a')]
 
 
 # External systems.

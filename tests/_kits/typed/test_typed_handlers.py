@@ -57,8 +57,12 @@ LOOSE = make_crd('Database', 'databases')
 
 @pytest.fixture(autouse=True)
 def _declared(monkeypatch):
-    own = {('databases.example.com', 'v1'): kinds.get_declaration(Database),
-           ('others.example.com', 'v1'): kinds.get_declaration(Other)}
+    own = {}
+    for declared in map(kinds.get_declaration, [Database, Other]):  # other modules have such ones
+        own[declared.name] = declared.family
+        for version in [*declared.family]:
+            monkeypatch.delitem(declared.family, version)
+        monkeypatch.setitem(declared.family, 'v1', declared)
     monkeypatch.setattr(kinds, '_declared', own)
 
 
