@@ -209,7 +209,7 @@ def crd(
         if base is not None:
             declaration = dataclasses.replace(declaration, **{
                 field: getattr(base, field) for field in _COMMON})
-        family = _declared.setdefault(declaration.name, {})
+        family = _declared.setdefault(declaration.name, {} if base is None else base.family)
         family[version] = declaration = dataclasses.replace(declaration, family=family)
         setattr(cls, references.DECLARATION, declaration)
         return cls

@@ -342,3 +342,37 @@ def test_command_prints_the_kinds_of_peerings():
     printed = list(yaml.safe_load_all(result.stdout))
     peering = pathlib.Path(kopf.__file__).parents[1] / 'peering.yaml'
     assert printed[-2:] == list(yaml.safe_load_all(peering.read_text()))
+
+
+def declare_version(version, of=None, **options):
+    options = options if of is not None else {'plural': 'separate', **options}
+    return kopf.crd('example.com', version, of=of, **options)(
+        type('Separate', (), {'__annotations__': {'spec': Spec}}))
+
+
+def get_versions(cls):
+    return [each['name'] for definition in kinds.define(
+        each.cls for each in kinds.get_declaration(cls).family.values())
+        for each in definition['spec']['versions']]
+
+
+def test_kinds_that_are_declared_apart_have_only_their_own_versions(monkeypatch):
+    monkeypatch.setattr(kinds, '_declared', {})
+    early = declare_version('v1beta1')
+    with kinds.separated():
+        new = declare_version('v1')
+        declare_version('v1beta1', of=new, storage=True)
+    with kinds.separated():
+        old = declare_version('v1beta1')
+    assert get_versions(new) == ['v1', 'v1beta1']
+    assert get_versions(old) == get_versions(early) == ['v1beta1']
+    assert kinds.get_declared() == [old]
+
+
+def test_kinds_that_are_declared_apart_can_be_versions_of_earlier_ones(monkeypatch):
+    monkeypatch.setattr(kinds, '_declared', {})
+    new = declare_version('v1')
+    with kinds.separated():
+        old = declare_version('v1beta1', of=new, storage=True)
+    assert get_versions(old) == get_versions(new) == ['v1', 'v1beta1']
+    assert kinds.get_declared() == [new, old]
