@@ -61,8 +61,8 @@ class Shadow(attribution.Attribution):
         self.window = window
         self.counts: collections.Counter[tuple[verdicts.Category, str]] = collections.Counter()
         self.latest: collections.deque[verdicts.Difference] = collections.deque(maxlen=MAX_SHOWN)
-        self.withheld: collections.Counter[str] = collections.Counter()
-        """How many calls of external systems were not made, by the functions."""
+        self.withheld: set[tuple[str, str, Any]] = set()
+        """The calls of external systems that were not made: the functions, objects, and keys."""
         self.refused: dict[tuple[plans.Place, str], plans.Refused] = {}
         """The writes of the new version that the API refuses, by the objects and the verbs."""
         self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
@@ -98,7 +98,8 @@ class Shadow(attribution.Attribution):
         for what, names in self.guard.attempts:
             click.echo(f"! Refused: {what}, by {names or '?'}")
         if self.withheld:
-            calls = ', '.join(f"{count} {verb}" for verb, count in sorted(self.withheld.items()))
+            verbs = collections.Counter(verb for verb, *_ in self.withheld)
+            calls = ', '.join(f"{count} {verb}" for verb, count in sorted(verbs.items()))
             click.echo(f"Calls of external systems, which are left to production: {calls}.")
         counts = ', '.join(f"{count} {category}" for category, count in self._summarize().items())
         click.echo("Differences from production: " + (
@@ -106,7 +107,8 @@ class Shadow(attribution.Attribution):
 
     def withhold(self, call: externals.Withheld) -> None:
         """Note a call of an external system: what it would change, production changes, too."""
-        self.withheld[call.verb] += 1
+        place = attribution.describe(call.cause.resource, call.cause.body)
+        self.withheld.add((call.verb, f"{call.handler.id} for {place}", call.key))
 
     def describe(self) -> Mapping[str, Any]:
         """Describe the differences, without values."""
