@@ -412,17 +412,17 @@ class Journey:
         if verb not in self.external.calls:  # the thing need not be deleted there
             notes.erased = step.key
             return
+        if verb in CHANGING and (withhold := externals.withholding_var.get()) is not None:
+            if announcement is not None:
+                await self._announce(announcement)
+            withhold(externals.Withheld(
+                self.run.handler, self.run.cause, verb, step.key, step.diff))
+            self.run.problems.append(f"A preview does not call {verb} of {self.external.id}.")
+            raise _Stop(externals.Result(is_settled=False))
         gate = self._enter(verb)
         try:
             if announcement is not None:  # when it can be followed by the call at once
-                record = dataclasses.replace(announcement.record, by=self.driver.id)
-                notes.announced = record.token, record.attempt  # also if the result is not known
-                await self._write(announcement._replace(record=record))
-            if (withhold := externals.withholding_var.get()) is not None and verb in CHANGING:
-                withhold(externals.Withheld(
-                    self.run.handler, self.run.cause, verb, step.key, step.diff))
-                self.run.problems.append(f"A preview does not call {verb} of {self.external.id}.")
-                raise _Stop(externals.Result(is_settled=False))
+                await self._announce(announcement)
             is_first = notes.announced == (self.record.token, self.record.attempt)
             if verb == 'create':
                 notes.announced, notes.is_refused, notes.ended = None, False, None
@@ -457,6 +457,12 @@ class Journey:
         else:
             self._complain(outcome.message or repr(outcome.exception), outcome.exception)
             self.failure = outcome
+
+    async def _announce(self, step: machine.Write) -> None:
+        """Store that this process is going to create the thing."""
+        record = dataclasses.replace(step.record, by=self.driver.id)
+        self.notes.announced = record.token, record.attempt  # also if the result is not known
+        await self._write(step._replace(record=record))
 
     async def _note_result(self, step: machine.Call, result: Any) -> None:
         notes, record, now = self.notes, self.record, self.clock.now()

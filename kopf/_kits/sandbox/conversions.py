@@ -1,5 +1,6 @@
 """
-Conversions: the objects of one version as those of another, by the webhook of their definition.
+Conversions: the objects of one version as those of another, by the webhook of their definition, or
+by the converters of the cluster.
 
 What is read and written is synchronous, so it cannot wait for a webhook. Where a conversion is not
 known, `convert` raises `Pending`; then the webhook is called, and the operation is repeated.

@@ -9,8 +9,8 @@ SETTLED = "All is as it should be in the end, or somebody is asked."
 LIMIT = "No more calls than the limit allows."
 
 FAULTS = {
-    Fault('the intent is not written before', '_kits.external.driving:Journey._call',
-          "await self._write(announcement._replace(record=record))", "self.record = record",
+    Fault('the intent is not written before', '_kits.external.driving:Journey._announce',
+          "await self._write(step._replace(record=record))", "self.record = record",
           ONE): 5,
     Fault('the token is not stable', '_kits.external.driving:Journey._invoke',
           "token=record.token", "token=str(uuid.uuid4())", ONE): 5,

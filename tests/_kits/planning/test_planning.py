@@ -1010,6 +1010,21 @@ def test_nothing_is_deleted_in_external_systems(plan, client):
     assert (made.get_code(), made.get_code(['deletions'])) == (2, 1)
 
 
+def test_new_things_are_planned_though_the_system_cannot_be_asked_for_others(plan, client):
+    for number in range(8):
+        client.create('kopfexamples', f'known{number}', spec={'n': 1}, metadata={
+            'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
+    for number in range(3):
+        client.create('kopfexamples', f'new{number}', spec={'n': 1})
+    made = plan(BILLING.replace("    return {'n': 1, 'region': 'here'}", """
+    import socket
+    socket.create_connection(('billing.example.com', 443))
+"""))
+    assert list_calls(made) == [('billing', 'create', '')] * 3
+    assert [text.partition(':')[0] for text in made.unknown][:1] == [
+        "What billing.example.com"]
+
+
 def test_external_systems_need_nothing_if_nothing_would_change(plan, client):
     client.create('kopfexamples', 'example', spec={'n': 1}, metadata={
         'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
