@@ -435,6 +435,31 @@ def test_a_change_of_the_schema_counts_at_once(api, make_crd, fresh, ns):
     api.wait(path, lambda _: 'b' in api.patch(f'{path}/one', {'b': 2}, MERGE).json)
 
 
+def test_stored_objects_are_read_by_the_present_schema(api, make_crd, fresh, ns):
+    number, three = {'type': 'integer'}, {'type': 'integer', 'default': 3}
+    crd = make_crd('toys', version('v1', {'type': 'object', 'properties': {'a': number}}))
+    path, name = fresh.path('toys', namespace=ns), crd['metadata']['name']
+    api.wait(path, lambda _: api.post(path, fresh.make('toys', 'one', a=1)).status == 201)
+    before = api.get(f'{path}/one').ok
+
+    def check(properties, expected):
+        crd = api.get(f'{fresh.crds}/{name}').ok
+        crd['spec']['versions'][0]['schema']['openAPIV3Schema'] = {
+            'type': 'object', 'properties': properties}
+        api.put(f'{fresh.crds}/{name}', crd).ok
+        expected = {key: before[key] for key in ('apiVersion', 'kind', 'metadata')} | expected
+        api.wait(f'{path}/one', lambda answer: answer.json == expected)
+        api.wait(path, lambda answer: answer.json.get('items') == [expected])
+
+    check({'a': number, 'b': three}, {'a': 1, 'b': 3})
+    check({'b': three}, {'b': 3})
+    check({'a': number}, {'a': 1})
+    check({'a': number, 'b': three}, {'a': 1, 'b': 3})
+    before = api.patch(f'{path}/one', {'metadata': {'labels': {'x': 'y'}}}).ok
+    assert (before['a'], before['b']) == (1, 3)
+    check({'a': number, 'b': number}, {'a': 1, 'b': 3})
+
+
 def test_names_in_use_are_not_accepted(api, make_crd, fresh):
     make_crd('toys')
     other = fresh.crd('toyz', kind='Toy')

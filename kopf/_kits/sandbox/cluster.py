@@ -1,13 +1,15 @@
 """
 The cluster behind the API: what is stored and served, and what time it is there.
 """
+import contextlib
+import dataclasses
 import datetime
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
-from kopf._kits.sandbox import objects
+from kopf._kits.sandbox import encoding, objects, schemas
 from kopf._kits.sandbox.kinds import Kind, Kinds, Resource, builtin_kinds
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import APIError, NotFound, Obj
@@ -54,6 +56,9 @@ class Origin:
     def can_have(self, dependent: Entry, resource: Resource, owner: Resource, uid: str) -> bool:
         """Whether an owner that is not stored can exist nevertheless, or is not to be missed."""
         return False
+
+    def reread(self, resource: Resource) -> None:
+        """Let the objects of the origin be read by their new definition, too."""
 
     def miss(self, group: str, version: str, plural: str) -> None:
         """Note a request for a resource that is not served."""
@@ -130,6 +135,28 @@ class Cluster:
         if entry.raw.startswith(kind.prefix):
             return obj
         return objects.converted(kind, obj)
+
+    def redefine(self, resource: Resource) -> None:
+        """Let the objects of a custom resource be read by its new definition."""
+        self.store.reread(resource, self.reread)
+        self.origin.reread(resource)
+
+    def reread(self, entry: Entry) -> Entry:
+        """
+        A stored object as its version is defined now: without unknown fields, with defaults.
+
+        See "Defaulting" and "Field pruning" of custom resources in the documentation of Kubernetes.
+        """
+        raw = entry.stored or entry.raw
+        obj = encoding.decode_own(raw)
+        kind = self.kinds.named(obj['apiVersion'], obj['kind'])
+        if kind is not None:
+            with contextlib.suppress(schemas.Undecodable):
+                known, _ = objects.conform(kind, obj)
+                made = objects.encode_object(kind, schemas.default(schemas.schema_of(kind), known))
+                return dataclasses.replace(
+                    entry, raw=made, stored=None if made == raw else raw)
+        return entry
 
     def is_served(self, crd: Obj) -> bool:
         """Whether there can be objects of what it defines."""

@@ -88,7 +88,7 @@ class Definitions:
         self._cluster.kinds.remove(spec['group'], spec['names']['plural'])
         for kind in kinds:
             self._cluster.kinds.add(kind)
-
+        self._cluster.redefine((spec['group'], spec['names']['plural']))
 
     def _has_foreign_webhook(self, crd: Obj) -> bool:
         """Whether the objects are converted by a webhook of the cluster that they come from."""

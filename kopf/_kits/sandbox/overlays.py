@@ -95,6 +95,8 @@ class Overlay:
         """Take an object that is created or changed, or that exists."""
         resource = stored_resource(kind)
         self._kinds[resource] = kind
+        if self._is_redefined(resource):
+            new = self._cluster.reread(new)
         item = resource, new.key
         base, local = self._bases.get(item), self._store.get(*item)
         known = local if item not in self._bases else base
@@ -155,6 +157,16 @@ class Overlay:
             self._remove(item)
         elif made != ours:
             self._put(item[0], made)
+
+    def reread(self, resource: Resource) -> None:
+        """Let the objects of the upstream be read by their definition here."""
+        for item, base in self._bases.items():
+            if item[0] == resource and base is not None:
+                self._bases[item] = self._cluster.reread(base)
+
+    def _is_redefined(self, resource: Resource) -> bool:
+        group, plural = resource
+        return (CRDS, ('', f'{plural}.{group}')) in self._bases
 
     def _is_lost(self, resource: Resource, key: Key) -> bool:
         """Whether the definition or the namespace was deleted here that the object depends on."""

@@ -32,6 +32,8 @@ class Entry:
     revision: int
     raw: bytes
     labels: dict[str, str] | None
+    stored: bytes | None = None
+    """What was written, if it is read as something else since then (see `Store.reread`)."""
 
     def decode(self) -> Obj:
         """Decode a copy of the object, which the caller can change."""
@@ -186,6 +188,12 @@ class Store:
         new = Entry(key, old.uid, self.revision, encode(obj), old.labels)
         self._record(table, Change('DELETED', resource, self.revision, new, old))
         return new
+
+    def reread(self, resource: Resource, read: Callable[[Entry], Entry]) -> None:
+        """Let the objects be read in another way. That is no change: there is no new revision."""
+        entries = self._tables[resource].entries
+        for key, entry in entries.items():
+            entries[key] = read(entry)
 
     def compact(self) -> None:
         """Forget all changes made so far: older watches and pages end with ``410 Gone``."""

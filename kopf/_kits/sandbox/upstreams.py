@@ -160,6 +160,9 @@ class Upstream(Origin):
     def get(self, resource: Resource, key: Key) -> Obj | None:
         return self._overlay.get(resource, key)
 
+    def reread(self, resource: Resource) -> None:
+        self._overlay.reread(resource)
+
     def can_have(self, dependent: Entry, resource: Resource, owner: Resource, uid: str) -> bool:
         task = self._mirroring.get(owner)
         namespaces = task.result() if task is not None and task.done() else ()

@@ -867,7 +867,7 @@ def test_objects_are_converted_by_the_functions_of_the_operator(plan, client, ca
     assert not [line for line in caplog.messages if "the webhook that converts" in line]
 
 
-OLD = """
+VOLUMES = """
 from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
@@ -881,7 +881,9 @@ class Volume:
 @kopf.on.update(Volume)
 def update(patch, **_):
     patch.spec['gigabytes'] = 100
+"""
 
+OLD = VOLUMES + """
 @kopf.reconcile(Volume, owns=['configmaps'])
 def child(name, spec: OldVolumeSpec, **_):
     return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
@@ -922,11 +924,12 @@ def child(name, spec: VolumeSpec, **_):
 """
 
 
-def let_handle(cluster, path):
+def let_handle(cluster, path, *, has_child=True):
     """Let a version of the operator handle a volume, in a cluster without newer versions of it."""
     async def run():
         async with testing.Operator(path, credentials=cluster.credentials, clusterwide=True):
-            await asyncio.to_thread(cluster.client.wait, 'configmaps', 'a')
+            if has_child:
+                await asyncio.to_thread(cluster.client.wait, 'configmaps', 'a')
             await asyncio.to_thread(
                 cluster.client.wait, 'volumes', 'a', lambda obj: 'last-handled' in str(obj))
 
@@ -948,6 +951,12 @@ def test_objects_are_converted_to_a_version_that_the_cluster_has_not_yet(
     assert not [field for field in item.fields if field.path == 'data.size']
     assert not made.failures and not made.unknown and not made.problems
     assert not [line for line in caplog.messages if "another definition" in line]
+
+
+def test_a_field_that_gets_a_default_changes_all_objects(plan, cluster, script):
+    let_handle(cluster, script(VOLUMES, name='deployed.py'), has_child=False)
+    item, = plan(VOLUMES.replace('int = 1', "int = 1\n    tier: str = 'slow'")).items
+    assert item.fields == [testing.Field('spec.gigabytes', 5, 100)]
 
 
 def test_a_version_that_is_left_out_again_is_planned(plan, cluster, script):

@@ -604,6 +604,33 @@ async def test_a_definition_that_is_changed_here_shows_the_same_objects(there, o
         await until(is_merged)
 
 
+async def test_a_definition_that_is_changed_here_gives_defaults_to_all_objects(there, over):
+    crd = json.loads(json.dumps(CRD))
+    properties = {'a': {'type': 'integer'}}
+    crd['spec']['versions'][0]['schema'] = {'openAPIV3Schema': {
+        'type': 'object', 'properties': properties}}
+    await there.load(crd)
+    for name in ('untouched', 'touched'):
+        await there.create(toy(name, a=1))
+    async with over() as here:
+        await here.patch('toys', 'touched', {'metadata': {'labels': {'x': 'y'}}})
+        properties['b'] = {'type': 'integer', 'default': 3}
+        await here.load(crd)
+        await here.patch('toys', 'untouched', {'metadata': {'labels': {'x': 'y'}}})
+        await there.create(toy('new', a=1))
+        for name in ('untouched', 'touched'):
+            await there.patch('toys', name, {'a': 2})
+
+        async def is_read():
+            return [(obj['a'], obj['b'], obj['metadata'].get('labels')) for obj in
+                    await here.list('toys', 'default')] == [
+                        (1, 3, None), (2, 3, {'x': 'y'}), (2, 3, {'x': 'y'})]
+
+        await until(is_read)
+        assert [(change.key[1], change.base['b']) for change in here.upstream.changes()
+                if change.kind.plural == 'toys'] == [('touched', 3), ('untouched', 3)]
+
+
 # Webhooks.
 
 def hook(url):
