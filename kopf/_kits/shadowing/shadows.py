@@ -21,7 +21,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import ids, reviews
 from kopf._core.engines.admission import questions
-from kopf._core.engines.reconciling import externals
+from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits import sandboxing
 from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
@@ -88,7 +88,7 @@ class Shadow(attribution.Attribution):
             found = kubeconfigs.login_with_kubeconfig()
             assert found is not None
             self.guard.port = urllib.parse.urlsplit(found.server).port or 0
-            externals.withholding_var.set(self.withhold)
+            self.hold_back()
             with self.guard.stand():
                 yield vault
         for difference in self.latest:
@@ -104,6 +104,11 @@ class Shadow(attribution.Attribution):
         counts = ', '.join(f"{count} {category}" for category, count in self._summarize().items())
         click.echo("Differences from production: " + (
             f"{sum(self.counts.values())} ({counts})." if counts else "none."))
+
+    def hold_back(self) -> None:
+        """Leave to production what only one of both can make, in this context."""
+        externals.withholding_var.set(self.withhold)
+        generating.is_dry_var.set(True)
 
     def withhold(self, call: externals.Withheld) -> None:
         """Note a call of an external system: what it would change, production changes, too."""

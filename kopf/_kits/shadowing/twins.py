@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
 from kopf._cogs.configs import conventions
 from kopf._core.actions import finalizers
-from kopf._core.engines.reconciling import hub
+from kopf._core.engines.reconciling import generating, hub
 from kopf._kits.external import records
 from kopf._kits.planning import comparing, plans
 from kopf._kits.sandbox import objects, overlays, schemas
@@ -28,6 +29,9 @@ WHOLE = verdicts.WHOLE
 
 WINDOWS = 2
 """After how many windows a difference is told; after the first of them, writes are late."""
+
+PLACEHOLDERS = generating.SHOWN, generating.SHOWN_DATA
+"""What the new version makes instead of generated values."""
 
 SLACK = 1.0
 """How much later (seconds) than others some watches can be."""
@@ -95,6 +99,7 @@ class Twins(overlays.Overlay):
             if twin.first is not None:  # after all others have heard of the creation
                 asyncio.get_running_loop().call_soon(self._catch_up, item, twin)
         self._look(item, is_ours=True)
+        asyncio.get_running_loop().call_soon(self._share_values, item)
 
     # What the upstream tells.
 
@@ -128,6 +133,7 @@ class Twins(overlays.Overlay):
                 twin.real = twin.first = new
                 self._kinds[resource] = kind
                 self._name(item, new)
+                self._share_values(item)
                 self._look(item)
             else:
                 super().accept(kind, new)
@@ -151,6 +157,7 @@ class Twins(overlays.Overlay):
             if is_theirs:
                 self._follow(item, old, overlays.make_entry(kind, theirs))
             self._share_records(item, obj)
+            self._share_values(item)
             self._look(item)
         self._note_cycle(item, None if is_theirs else before, obj)
         if is_theirs:
@@ -219,6 +226,18 @@ class Twins(overlays.Overlay):
                 name for name in metadata.get('finalizers', ()) if name != hub.EXTERNAL_FINALIZER
             ] + [hub.EXTERNAL_FINALIZER] * finalizers.is_present(real, hub.EXTERNAL_FINALIZER)
             self._put(item[0], obj)
+
+    def _share_values(self, item: overlays.Item) -> None:
+        """Take over the values that production has generated; here, none are made."""
+        twin, local = self._twins.get(item), self._store.get(*item)
+        if twin is None or twin.real is None or local is None or not any(
+                value.encode() in local.raw for value in PLACEHOLDERS):
+            return
+        ours = local.decode()
+        made = _fill(ours, twin.real.decode())
+        if made != ours:
+            self._put(item[0], made)
+            self._look(item)
 
     def _catch_up(self, item: overlays.Item, twin: Twin) -> None:
         """Do to the new object what others have done to its counterpart before."""
@@ -463,6 +482,13 @@ def _is_of_kopf(finalizer: str) -> bool:
 def _get_records(obj: Obj) -> dict[str, str]:
     return {name: value for name, value in conventions.get_annotations(obj).items()
             if name.startswith(f'{records.PREFIX}/')}
+
+
+def _fill(ours: Any, theirs: Any) -> Any:
+    """Replace what is shown instead of generated values with their values."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return {key: _fill(value, theirs.get(key, value)) for key, value in ours.items()}
+    return theirs if ours in PLACEHOLDERS else ours
 
 
 def _is_doubtful(twin: Twin, path: comparing.Path, note: str) -> bool:

@@ -6,7 +6,6 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._core.engines.reconciling import externals
 from kopf._kits.sandbox import upstreams
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.shadowing import shadows
@@ -126,7 +125,7 @@ async def perform(old, new, *, existing=(), **options):
         shadow = shadows.Shadow(new, **{'window': WINDOW, **options})
         upstream = shadow.make_upstream(apis.read_credentials(there.kubeconfig()))
         here = await stack.enter_async_context(Sandbox(upstream=upstream))
-        externals.withholding_var.set(shadow.withhold)
+        shadow.hold_back()
         operator = await stack.enter_async_context(testing.Operator(
             registry=new, credentials=apis.read_credentials(here.kubeconfig()), _shadow=shadow))
         await operator.wait_log("Watching toys")

@@ -1,5 +1,6 @@
 """What is shown, and what is no difference."""
 import collections
+import secrets
 
 import aiohttp
 import pytest
@@ -215,4 +216,36 @@ def test_external_systems_are_left_to_production(colour, told, latency):
         assert verbs['create'] == verbs['update'] == 1
         assert verbs['delete'] <= 2
         assert {verb for verb, *_ in stage.shadow.withheld} <= {'create', 'update', 'delete'}
+    virtual.run(scenario())
+
+
+def test_generated_values_do_not_differ():
+    def generating():
+        registry = kopf.OperatorRegistry()
+
+        @kopf.reconcile('toys', id='fn', owns=['secrets', 'configmaps'], interval=10,
+                        registry=registry)
+        async def fn(name, **_):
+            yield {'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': name},
+                   'stringData': {'password': kopf.generated(secrets.token_urlsafe)}}
+            yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+                   'data': {'id': kopf.generated(secrets.token_urlsafe)}}
+            found = await kopf.get('secrets', name)
+            yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': f'{name}-copy'},
+                   'data': found['data'] if found else {}}
+
+        return registry
+
+    async def scenario():
+        async with perform(generating(), generating()) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            made = await stage.there.get('secrets', 'one')
+            assert made['data'] == (await stage.here.get('secrets', 'one'))['data']
+            await stage.there.patch('secrets', 'one', {
+                'metadata': {'annotations': {'kopf.dev/rotate': 'now'}}})
+            await stage.wait()
+            assert (await stage.there.get('secrets', 'one'))['data'] != made['data']
+            assert stage.told == []
+
     virtual.run(scenario())

@@ -32,6 +32,9 @@ MAX_CONFLICTS = 5
 CREATOR = 'kopf.dev/creation'
 """The field manager of new objects until `claim`."""
 
+SHOWN_DATA = base64.b64encode(SHOWN.encode()).decode()
+"""The same in the data of Secrets."""
+
 is_dry_var: contextvars.ContextVar[bool] = contextvars.ContextVar('is_dry_var', default=False)
 """Whether no values are made, as the objects are only shown."""
 
@@ -99,7 +102,7 @@ def collect(manifest: dict[str, Any], found: list[Generated]) -> Fields:
             if path[0] == 'stringData':  # what is stored can be compared only in the data
                 del parent[path[-1]]
             path = ('data', *path[1:])
-            dicts.ensure(manifest, path, base64.b64encode(SHOWN.encode()).decode())
+            dicts.ensure(manifest, path, SHOWN_DATA)
         fields[path] = found[number]
     if fields and not manifest.get('stringData', SHOWN):
         del manifest['stringData']
