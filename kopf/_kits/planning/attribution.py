@@ -8,11 +8,13 @@ handlers have left.
 import asyncio
 import contextvars
 import dataclasses
+import math
 from collections.abc import Sequence
 
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
-from kopf._core.intents import causes, handlers
+from kopf._core.intents import causes, handlers, pauses
 
 FRESH = (handlers.SpawningHandler, handlers.ReconcilingHandler)
 """The handlers whose writes follow at once, so that no earlier handlers are behind them."""
@@ -43,16 +45,24 @@ def find_handlers(context: contextvars.Context) -> Sequence[str]:
 
 
 class Attribution(observers.Observer):
-    """Notes in the contexts which handlers run, and for which objects."""
+    """
+    Notes in the contexts which handlers run, and for which objects. The ``horizon`` is the time of
+    the loop at which the operator ends.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, horizon: float = math.inf) -> None:
         super().__init__()
+        self._horizon = horizon
         self.failures: dict[str, Failure] = {}
         """By the handlers with their objects."""
         self.due = 0.0
-        """Until when (the time of the loop) failed handlers are to be called again."""
+        """Until when (the time of the loop) there are retries, and ends of pauses."""
         self.running: dict[str, float] = {}
         """When the handlers, with their objects, began that have not ended; daemons excepted."""
+        self.pausing: str | None = None
+        """The annotation by which objects are paused."""
+        self.paused: dict[str, None] = {}
+        """The objects that are paused."""
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
@@ -94,6 +104,15 @@ class Attribution(observers.Observer):
             self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:
         work_var.set({})
+        place = describe(resource, raw)
+        pause, now = pauses.find(raw, self.pausing), clocks.Clock().now()
+        if pause is None or pause.is_over(now.wall):
+            self.paused.pop(place, None)
+        else:
+            self.paused[place] = None
+            if pause.until is not None:
+                end = now.at(pause.until)
+                self.due = max(self.due, end if end < self._horizon else 0.0)
         return lambda *_: None
 
 

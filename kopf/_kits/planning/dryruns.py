@@ -71,7 +71,7 @@ class DryRun(runs.Run):
         """Whether nothing more would happen after the end."""
         self.unended: Sequence[str] = ()
         """The handlers, with their objects, that have not ended before the end."""
-        self.attribution = attribution.Attribution()
+        self.attribution = attribution.Attribution(horizon)
         self.guard = guarding.Guard(allowed)
         self._definitions = {each['metadata']['name']: each for each in definitions}
         self._converters = setup.options['registry']._converters
@@ -155,7 +155,7 @@ class DryRun(runs.Run):
         self.left_out = [str(handler.id) for handler in registry._webhooks]
         registry._webhooks = registries.GenericRegistry()
         registry.append(handlers.ActivityHandler(
-            id=ids.HandlerId('kopf-plan'), fn=_isolate, activity=causes.Activity.STARTUP))
+            id=ids.HandlerId('kopf-plan'), fn=self._isolate, activity=causes.Activity.STARTUP))
         for handler in registry.iter_resource_handlers():
             if isinstance(handler, handlers.DaemonHandler):
                 self._rest = self._horizon  # nobody knows when they act
@@ -166,6 +166,14 @@ class DryRun(runs.Run):
             for sort in (registry._watching, registry._spawning, registry._changing,
                          registry._reconciling):
                 sort._handlers[:] = map(self._narrow, sort._handlers)  # type: ignore[arg-type]
+
+    async def _isolate(self, settings: configuration.OperatorSettings, **_: Any) -> None:
+        """Let the operator be alone, and serve nothing, whatever other startup handlers set."""
+        isolate(settings)
+        settings.tracing.enabled = False
+        settings.admission.server = _serve_nothing
+        settings.metrics.endpoint = settings.debugging.endpoint = None
+        self.attribution.pausing = settings.pausing.annotation
 
     def _narrow(self, handler: handlers.ResourceHandler) -> handlers.ResourceHandler:
         """Let a handler be only for the selected objects."""
@@ -239,14 +247,6 @@ async def _do_nothing(client: clients.Client) -> None:
     pass
 
 
-async def _isolate(settings: configuration.OperatorSettings, **_: Any) -> None:
-    """Let the operator be alone, and serve nothing, whatever other startup handlers have set."""
-    isolate(settings)
-    settings.tracing.enabled = False
-    settings.admission.server = _serve_nothing
-    settings.metrics.endpoint = settings.debugging.endpoint = None
-
-
 async def _serve_nothing(fn: reviews.WebhookFn) -> AsyncIterator[reviews.WebhookClientConfig]:
     """Be the webhook server, which conversions need, and which nobody calls."""
     yield {'url': 'https://localhost/plan'}
@@ -254,8 +254,13 @@ async def _serve_nothing(fn: reviews.WebhookFn) -> AsyncIterator[reviews.Webhook
 
 
 def isolate(settings: configuration.OperatorSettings) -> None:
-    """Let an operator be alone: it wants nothing of other operators, and tells nobody of itself."""
+    """
+    Let an operator be alone: it wants nothing of other operators, and tells nobody of itself.
+
+    Its brakes only warn: what it does comes to nothing, and should be seen as a whole.
+    """
     settings.peering.standalone = True
     settings.leadership.name = settings.sharding.count = None
     settings.posting.enabled = False
     settings.admission.managed = None
+    settings.brakes.stop = False

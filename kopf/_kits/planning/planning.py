@@ -29,7 +29,7 @@ class PlanError(Exception):
 
 
 MAX_NAMED = 10
-"""How many handlers are named that have not ended."""
+"""How many handlers are named that have not ended, and how many paused objects."""
 
 REST = 150.0
 """For how long (virtual seconds) nothing must be written, besides the intervals of handlers."""
@@ -179,5 +179,10 @@ def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
         yield f"What {name} does next: it has not ended in time."
     if len(run.unended) > MAX_NAMED:
         yield f"What {len(run.unended) - MAX_NAMED} more handlers do next."
+    paused = sorted(run.attribution.paused)
+    for name in paused[:MAX_NAMED]:
+        yield f"What happens to {name} after its pause."
+    if len(paused) > MAX_NAMED:
+        yield f"What happens to {len(paused) - MAX_NAMED} more paused objects."
     if not run.is_resting:
         yield f"It is not at rest in the end, after {run.loop.time():.0f} seconds of virtual time."

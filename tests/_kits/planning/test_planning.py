@@ -1,4 +1,5 @@
 import asyncio
+import datetime
 import http.server
 import socket
 import sys
@@ -344,6 +345,7 @@ def tick(spec, patch, **_):
 def test_the_plan_waits_for_handlers_that_write_late(plan, parent):
     made = plan('''
 import asyncio
+import datetime
 
 @kopf.on.create('kopfexamples')
 async def make(namespace, **_):
@@ -361,6 +363,7 @@ def test_handlers_that_do_not_end_are_told(plan, parent, client):
         client.create('kopfexamples', f'other{number:02}')
     made = plan('''
 import asyncio
+import datetime
 
 @kopf.on.create('kopfexamples')
 async def make(**_):
@@ -372,6 +375,50 @@ async def make(**_):
     assert made.unknown[10:] == [
         "What 2 more handlers do next.",
         "It is not at rest in the end, after 1002 seconds of virtual time."]
+
+
+def test_objects_that_stay_paused_are_told(plan, client):
+    for number in range(12):
+        client.create('kopfexamples', f'a{number:02}', spec={'n': 1}, metadata={
+            'annotations': {'my/paused': 'Moving the disks'}})
+    client.create('kopfexamples', 'b', spec={'n': 1}, metadata={
+        'annotations': {'my/paused': 'until=2099-01-01'}})
+    client.create('kopfexamples', 'c', spec={'n': 1}, metadata={
+        'annotations': {'my/paused': 'until=2020-01-01'}})
+    made = plan(f"""
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.pausing.annotation = 'my/paused'
+{CHILD}""")
+    assert names(made.items) == [('create', 'configmaps default/c')]
+    assert made.unknown == [
+        *(f"What happens to kopfexamples.kopf.dev default/a{number:02} after its pause."
+          for number in range(10)),
+        "What happens to 3 more paused objects."]
+
+
+def test_a_pause_can_end_before_the_horizon(plan, client):
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=30)
+    client.create('kopfexamples', 'a', spec={'n': 1}, metadata={
+        'annotations': {'kopf.dev/paused': f'until={until:%Y-%m-%dT%H:%MZ}'}})
+    made = plan(CHILD)
+    assert names(made.items) == [('create', 'configmaps default/a')]
+    assert not made.unknown
+
+
+def test_brakes_hide_nothing(plan, client):
+    for name in ('a', 'b', 'c'):
+        client.create('kopfexamples', name, metadata={'finalizers': [
+            'kopf.zalando.org/KopfFinalizerMarker']})
+    made = plan(f"""
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.brakes.stop = True
+    settings.brakes.deletions, settings.brakes.share = 1, 0.0
+{NOTHING}""")
+    assert names(made.items) == [
+        ('change', f'kopfexamples.kopf.dev default/{name}') for name in ('a', 'b', 'c')]
+    assert not made.unknown and not made.failures
 
 
 def test_daemons_run_until_the_horizon(plan, parent):
