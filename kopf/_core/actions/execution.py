@@ -417,6 +417,6 @@ def _count_seconds(number: float) -> str:
 
 def _describe(e: BaseException) -> str:
     try:
-        return str(e) or repr(e)
+        return repr(e) if isinstance(e, KeyError) else str(e) or repr(e)
     except Exception:  # errors are of any classes, and have any arguments
         return f"{type(e).__name__}, which cannot be shown"

@@ -7,6 +7,8 @@ import contextlib
 import contextvars
 import dataclasses
 import json
+import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -30,6 +32,11 @@ Item = tuple[Resource, Key]
 
 REFUSALS = (400, 403, 413, 422)
 """With these statuses, the API refuses what a write would make of an object."""
+
+UNCALLED = re.compile(
+    r"\w+ (?P<id>'.+?') (is not called|failed permanently): (?P<message>.+)"
+    r"|The object does not fit the types of (?P<ids>'.+?'): (?P<reasons>.+)\. They are called .+")
+"""What is logged if handlers are not called for an object, which is no attempt of theirs."""
 
 writers_var: contextvars.ContextVar[Sequence[str] | None] = contextvars.ContextVar(
     'writers_var', default=None)
@@ -100,6 +107,18 @@ class DryRun(runs.Run):
         self._arrange(self.setup.options['registry'])
         await self._define()
         await self.start(_observer=self.attribution)
+
+    def log(self, record: logging.LogRecord, text: str) -> None:
+        super().log(record, text)
+        ref, found = getattr(record, 'k8s_ref', None), UNCALLED.fullmatch(record.getMessage())
+        if ref is None or found is None:
+            return
+        kind = self.sandbox.find_kind(ref['apiVersion'], ref['kind'])
+        place = str(plans.locate(kind, ref.get('namespace') or '', ref['name']))
+        message = found['message'] or f"the object does not fit its types: {found['reasons']}"
+        for name in re.findall(r"'(.+?)'", found['id'] or found['ids']):
+            self.attribution.failures.setdefault(
+                f"{name} for {place}", attribution.Failure(name, place, message))
 
     def _withhold(self, call: externals.Withheld) -> None:
         self.withheld[plans.ExternalCall(

@@ -145,7 +145,7 @@ class Cluster:
         """
         A stored object as its version is defined now: without unknown fields, with defaults.
 
-        See "Defaulting" and "Field pruning" of custom resources in the documentation of Kubernetes.
+        It is the "defaulting" and the "field pruning" of custom resources in Kubernetes.
         """
         raw = entry.stored or entry.raw
         obj = encoding.decode_own(raw)

@@ -1006,6 +1006,42 @@ def test_a_field_that_gets_a_default_changes_all_objects(plan, cluster, script):
     assert item.fields == [testing.Field('spec.gigabytes', 5, 100)]
 
 
+def test_objects_that_do_not_fit_the_new_types_are_failures(plan, cluster, script):
+    let_handle(cluster, script(VOLUMES, name='deployed.py'), has_child=False)
+    new = VOLUMES.replace('gigabytes: int = 1', "gigabytes: str = '1'")
+    made = plan(new + """
+@kopf.on.resume(Volume)
+def other(spec: OldVolumeSpec, **_): pass
+
+@kopf.on.event(Volume)
+def event(spec: OldVolumeSpec, **_): pass
+
+@kopf.timer(Volume, interval=100)
+def timer(spec: OldVolumeSpec, **_): pass
+
+@kopf.reconcile(Volume)
+def level(spec: OldVolumeSpec, **_): pass
+""")
+    assert {(failure.handler, failure.place, failure.message) for failure in made.failures} == {
+        (name, 'volumes.example.com default/a',
+         "the object does not fit its types: spec.gigabytes: is a number, not a string")
+        for name in ('other', 'event', 'timer', 'level')}
+    assert made.get_code() == 1
+
+
+@pytest.mark.parametrize('decorator', [
+    "on.event('kopfexamples'", "on.create('kopfexamples'", "timer('kopfexamples', interval=100",
+    "daemon('kopfexamples'", "reconcile('kopfexamples'", "index('kopfexamples'"])
+def test_failing_filters_are_failures(plan, parent, decorator):
+    made = plan(f"""
+@kopf.{decorator}, when=lambda spec, **_: spec['absent'])
+def handler(**_): pass
+""")
+    failure, = made.failures
+    assert (failure.handler, failure.place, failure.message) == (
+        'handler', 'kopfexamples.kopf.dev default/example', "KeyError('absent')")
+
+
 def test_a_version_that_is_left_out_again_is_planned(plan, cluster, script):
     let_handle(cluster, script(OLD, name='deployed.py'))
     made = plan(OLD, against=NEW)
