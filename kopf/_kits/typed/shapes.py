@@ -14,9 +14,9 @@ import functools
 import inspect
 import io
 import ipaddress
+import linecache
 import re
 import sys
-import textwrap
 import tokenize
 import types
 import typing
@@ -467,17 +467,38 @@ def _read_comments(cls: Any) -> Mapping[str, str]:
 
 def _read_own_comments(cls: Any) -> Mapping[str, str]:
     try:
-        source = textwrap.dedent(inspect.getsource(cls))
-        [tree] = ast.parse(source).body
-    except (OSError, TypeError, SyntaxError, ValueError):
+        path = inspect.getsourcefile(cls) or ''
+    except (OSError, TypeError):
         return {}
-    if not isinstance(tree, ast.ClassDef):
+    linecache.checkcache(path)
+    lines = linecache.getlines(path, vars(sys.modules[cls.__module__]))
+    return _read_source(''.join(lines)).get(cls.__qualname__, {})
+
+
+@functools.lru_cache(maxsize=32)
+def _read_source(source: str) -> Mapping[str, Mapping[str, str]]:
+    """Read the comments in all classes of a module, by the qualified names of the classes."""
+    try:
+        tree = ast.parse(source)
+        found = {
+            token.start[0]: (token.string, token.line.strip().startswith('#'))
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.type == tokenize.COMMENT}
+    except (SyntaxError, ValueError, tokenize.TokenError):
         return {}
-    found = {
-        token.start[0]: (token.string, token.line.strip().startswith('#'))
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT}
-    return dict(_iter_comments(tree, found))
+    return {name: dict(_iter_comments(node, found)) for name, node in _iter_classes(tree)}
+
+
+def _iter_classes(tree: ast.AST, prefix: str = '') -> Iterator[tuple[str, ast.ClassDef]]:
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.ClassDef(name=name):
+                yield prefix + name, node
+                yield from _iter_classes(node, f'{prefix}{name}.')
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield from _iter_classes(node, f'{prefix}{name}.<locals>.')
+            case _:
+                yield from _iter_classes(node, prefix)
 
 
 def _iter_comments(
