@@ -238,7 +238,8 @@ async def test_an_absent_upstream_is_an_error():
     assert error.value.code == 503
 
 
-async def test_an_upstream_that_fails_is_an_error_until_it_works(there, over):
+async def test_an_upstream_that_fails_is_an_error_until_it_works(there, over, monkeypatch):
+    monkeypatch.setattr(vaults, 'PAUSES', [0.01])
     async with over() as here:
         real = there._access.of_token
         there._access.of_token = lambda token: None
