@@ -188,6 +188,14 @@ class Twins(overlays.Overlay):
             if each.last is not None and other != item:
                 self._look(other)  # its owner can be this one
 
+    def reread(self, resource: Resource) -> None:
+        super().reread(resource)
+        for item, twin in self._twins.items():
+            if item[0] == resource:
+                twin.real, twin.first, twin.last = (
+                    entry and self._cluster.reread(entry)
+                    for entry in (twin.real, twin.first, twin.last))
+
     def _touch(self, item: overlays.Item, entry: Entry) -> Twin:
         """Keep both sides of an object apart from now on; until now, both are like this."""
         self._bases.setdefault(item, entry)

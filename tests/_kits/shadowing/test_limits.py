@@ -8,7 +8,7 @@ import pytest
 import kopf
 from kopf._kits.testing import virtual
 from tests._kits.external.clouds import Cloud, declare
-from tests._kits.sandbox.conftest import Http, toy
+from tests._kits.sandbox.conftest import CRD, Http, toy
 from tests._kits.shadowing.conftest import perform
 
 
@@ -247,5 +247,38 @@ def test_generated_values_do_not_differ():
             await stage.wait()
             assert (await stage.there.get('secrets', 'one'))['data'] != made['data']
             assert stage.told == []
+
+    virtual.run(scenario())
+
+
+def test_a_default_that_a_definition_gets_does_not_differ():
+    def labelling(colour):
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.update('toys', id='fn', labels={'late': 'yes'}, registry=registry)
+        async def fn(patch, **_):
+            patch.status['colour'] = colour
+
+        @kopf.on.create('toys', registry=registry)
+        async def create(patch, **_):
+            patch.status['seen'] = True
+
+        return registry
+
+    async def scenario():
+        async with perform(labelling('blue'), labelling('red')) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            await stage.there.patch('crds', CRD['metadata']['name'], [{
+                'op': 'add', 'path': '/spec/versions/0/schema/openAPIV3Schema/properties',
+                'value': {'spec': {'type': 'object', 'default': {}, 'properties': {
+                    'n': {'type': 'integer'}, 'tier': {'type': 'string', 'default': 'slow'}}}}}],
+                type='json')
+            await stage.wait()
+            assert (await stage.here.get('toys', 'one'))['spec'] == {'n': 1, 'tier': 'slow'}
+            await stage.here.patch('toys', 'one', {'metadata': {'labels': {'late': 'yes'}}})
+            await stage.wait()
+            told, = stage.told
+            assert told.startswith('more: ') and 'status.colour' in told and 'tier' not in told
 
     virtual.run(scenario())
