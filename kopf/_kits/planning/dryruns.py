@@ -74,6 +74,8 @@ class DryRun(runs.Run):
         """The calls of external systems that are not made."""
         self.left_out: list[str] = []
         """The handlers that are never called here."""
+        self.complaints: Sequence[str] = ()
+        """Which resources are not served, in words."""
         self.is_resting = False
         """Whether nothing more would happen after the end."""
         self.unended: Sequence[str] = ()
@@ -113,7 +115,9 @@ class DryRun(runs.Run):
         ref, found = getattr(record, 'k8s_ref', None), UNCALLED.fullmatch(record.getMessage())
         if ref is None or found is None:
             return
-        kind = self.sandbox.find_kind(ref['apiVersion'], ref['kind'])
+        kind = self.sandbox.kinds.named(ref['apiVersion'], ref['kind'])
+        if kind is None:
+            return  # it is not served any more
         place = str(plans.locate(kind, ref.get('namespace') or '', ref['name']))
         message = found['message'] or f"the object does not fit its types: {found['reasons']}"
         for name in re.findall(r"'(.+?)'", found['id'] or found['ids']):
@@ -148,6 +152,10 @@ class DryRun(runs.Run):
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
+        kinds = self.sandbox.kinds
+        self.complaints = list(registries.resolve(self.setup.options['registry'], [
+            kind.as_resource(preferred=kind is kinds.of_resource(*kind.resource)[0])
+            for kind in kinds]).complaints())
         defined = [(CRDS, ('', name)) for name in self._definitions]
         self.items = plans.make_items(
             (each, self.writers.get(item), item in self.staged)

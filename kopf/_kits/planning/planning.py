@@ -173,6 +173,7 @@ def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
 def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
     for what, handlers in run.guard.attempts:
         yield f"What {what} would have answered: the connection is refused. By {handlers or '?'}"
+    yield from run.complaints
     if run.left_out:
         yield f"The admission handlers are not called: {', '.join(run.left_out)}"
     for name in run.unended[:MAX_NAMED]:

@@ -27,7 +27,7 @@ from kopf._core.actions import inflight, loggers, tracebacks
 from kopf._core.reactor import waiting
 from kopf._kits import redirecting
 from kopf._kits.sandbox import faults, requests
-from kopf._kits.sandbox.kinds import Kind, Resource
+from kopf._kits.sandbox.kinds import Kinds, Resource
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Obj
@@ -519,10 +519,9 @@ class ObservedSandbox(Sandbox):
         """Convert the objects of a resource to a version by this function, and by no webhook."""
         self._cluster.converters[resource] = convert
 
-    def find_kind(self, api_version: str, kind: str) -> Kind:
-        found = self._cluster.kinds.named(api_version, kind)
-        assert found is not None, f"{kind} of {api_version} is not served."
-        return found
+    @property
+    def kinds(self) -> Kinds:
+        return self._cluster.kinds
 
     def dump(self) -> list[tuple[str, Obj]]:
         """All objects, with the plural names of their resources."""

@@ -358,6 +358,15 @@ async def make(namespace, **_):
     assert not made.unknown
 
 
+def test_resources_that_are_not_served_are_told(plan):
+    text = NOTHING.replace('kopfexamples', 'kopfexample.v9.kopf.dev')
+    unknown, = plan(text).unknown
+    assert unknown.startswith("Unresolved resources cannot be served (try creating their CRDs): ")
+    assert 'kopfexample.v9.kopf.dev' in unknown
+    assert not plan(text, against=text).unknown
+    assert not plan(NOTHING.replace('kopfexamples', 'kopfexample')).unknown
+
+
 def test_handlers_that_do_not_end_are_told(plan, parent, client):
     for number in range(11):
         client.create('kopfexamples', f'other{number:02}')
