@@ -76,6 +76,7 @@ class DryRun(runs.Run):
         """The handlers that are never called here."""
         self.complaints: Sequence[str] = ()
         """Which resources are not served, in words."""
+        self.requested: set[Resource] = set()
         self.is_resting = False
         """Whether nothing more would happen after the end."""
         self.unended: Sequence[str] = ()
@@ -218,6 +219,7 @@ class DryRun(runs.Run):
         writers_var.set(() if sender is None else attribution.find_handlers(sender))
         if not self._is_over:
             self.requests[target.verb] += 1
+            self.requested.add((target.group, target.resource))
         return None
 
     def _hear_refusal(self, request: requests.Request, error: APIError) -> None:

@@ -18,7 +18,9 @@ from kopf._kits import commanding, redirecting
 from kopf._kits.planning import dryruns, plans
 from kopf._kits.planning import stages as _stages
 from kopf._kits.sandbox import selecting
-from kopf._kits.sandbox.statuses import APIError
+from kopf._kits.sandbox.cluster import CRDS, NAMESPACES
+from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.statuses import APIError, qualified
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import operators, runs, sandboxthreads
 from kopf._kits.typed import kinds
@@ -117,13 +119,16 @@ def plan(
         upstream = Upstream(origin, context=context, follow=False, selectors=[
             selector for each in (new, *others) for selector in each.registry.get_selectors()])
         try:
-            if not others:
-                return _describe(rehearse(new, upstream), upstream)
-            with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # the state is the same
-                before, after = (_describe(rehearse(each, Upstream(
-                    frozen.credentials, follow=False, selectors=[])), upstream)
-                    for each in (*others, new))
-            return after.without(before)
+            if others:
+                with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # of the same state
+                    before, run = (rehearse(each, Upstream(
+                        frozen.credentials, follow=False, selectors=[])) for each in (*others, new))
+                made = _describe(run, upstream).without(_describe(before, upstream))
+            else:
+                run = rehearse(new, upstream)
+                made = _describe(run, upstream)
+            return dataclasses.replace(
+                made, unknown=[*_find_unread(run, upstream), *made.unknown])
         except APIError as e:
             raise PlanError(str(e)) from e
 
@@ -165,9 +170,26 @@ def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
         run.items, calls=sorted(
             run.withheld, key=lambda call: (call.verb != 'delete', call.external, call.place)),
         refused=list(run.refused.values()),
-        failures=list(run.attribution.failures.values()), problems=run.problems,
+        failures=list(run.attribution.failures.values()),
+        problems=[*run.problems, *(
+            f"{qualified(*resource)} cannot be read: {reason}"
+            for resource, reason in upstream.unread.items() if _is_needed(run, resource))],
         unknown=list(_find_unknown(run)), requests=dict(run.requests),
         upstream=dict(upstream.requests))
+
+
+def _is_needed(run: dryruns.DryRun, resource: Resource) -> bool:
+    """Whether nothing is planned without the resource: the handlers want it."""
+    return resource in run.requested and resource not in (CRDS, NAMESPACES)
+
+
+def _find_unread(run: dryruns.DryRun, upstream: Upstream) -> Iterator[str]:
+    is_clusterwide = not run.setup.options.get('namespaces')
+    for resource, reason in upstream.unread.items():
+        if not _is_needed(run, resource) and (is_clusterwide or resource != NAMESPACES):
+            yield f"{qualified(*resource)} cannot be read: {reason}"
+    for resource, namespaces in upstream.list_partly_read().items() if is_clusterwide else ():
+        yield f"{qualified(*resource)} can be read only in {', '.join(namespaces)}."
 
 
 def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:

@@ -13,7 +13,7 @@ import contextvars
 import functools
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks
@@ -74,6 +74,7 @@ class Upstream(Origin):
     ) -> None:
         super().__init__()
         self._selectors = selectors
+        self._follow = follow
         self.requests: collections.Counter[str] = collections.Counter()
         """The number of requests to the cluster by verbs: ``get``, ``list``, ``watch``."""
         self._link = _Link(_make_vault(origin, context), self.requests, follow=follow)
@@ -81,6 +82,8 @@ class Upstream(Origin):
         self._missed: set[tuple[str, str, str]] = set()
         self._mirroring: dict[Resource, asyncio.Task[Collection[str] | None]] = {}
         """The resources that are mirrored, and in which namespaces; None if in all of them."""
+        self.unread: dict[Resource, str] = {}
+        """The resources that could not be read, with the errors."""
         self._cluster: Cluster
         self._overlay: Overlay
         self._loop: asyncio.AbstractEventLoop
@@ -97,6 +100,11 @@ class Upstream(Origin):
             in the sandbox (`None` if it is deleted there).
         """
         return self._overlay.find_differences()
+
+    def list_partly_read(self) -> Mapping[Resource, Collection[str]]:
+        """List the resources that could be read only in some namespaces, with these."""
+        return {resource: namespaces for resource in self._mirroring
+                if (namespaces := self._get_namespaces(resource))}
 
     async def start(self, cluster: Cluster) -> None:
         """
@@ -164,10 +172,16 @@ class Upstream(Origin):
         self._overlay.reread(resource)
 
     def can_have(self, dependent: Entry, resource: Resource, owner: Resource, uid: str) -> bool:
-        task = self._mirroring.get(owner)
-        namespaces = task.result() if task is not None and task.done() else ()
+        namespaces = self._get_namespaces(owner)
         is_known = namespaces is None or dependent.key[0] in namespaces
         return not is_known or self._overlay.is_waiting_for(resource, dependent, uid)
+
+    def _get_namespaces(self, resource: Resource) -> Collection[str] | None:
+        """Get the namespaces in which a resource was read; None if in all of them."""
+        task = self._mirroring.get(resource)
+        if task is None or not task.done() or task.cancelled() or task.exception() is not None:
+            return ()
+        return task.result()
 
     def miss(self, group: str, version: str, plural: str) -> None:
         name = group, version, plural
@@ -197,11 +211,16 @@ class Upstream(Origin):
         try:
             kind = self._find(resource)
             existing = [entry.key[1] for entry in self._cluster.store.select(NAMESPACES)]
-            return None if kind is None else await self._call(functools.partial(
+            namespaces = None if kind is None else await self._call(functools.partial(
                 self._link.read, kind, existing, self._post))
-        except BaseException:
-            self._mirroring.pop(resource, None)  # the next request tries it again
+        except BaseException as e:
+            if self._follow or not isinstance(e, Forbidden):
+                self._mirroring.pop(resource, None)  # the next request tries it again
+            if isinstance(e, APIError) and not isinstance(e, NotFound):
+                self.unread[resource] = e.message
             raise
+        self.unread.pop(resource, None)
+        return namespaces
 
     def _hear(self, change: Change) -> None:
         """Stop to mirror a resource when the upstream does not define it any more."""

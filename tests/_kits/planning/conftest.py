@@ -20,7 +20,7 @@ def client(cluster):
 @pytest.fixture()
 def plan(cluster, script):
     """Plan a script of handlers, or several of them."""
-    def make(text, *, against=None, **options):
+    def make(text, *, against=None, origin=None, **options):
         old = [] if against is None else [script(against, name='old.py')]
         faults = [testing.Fault(action='refuse', verb=verb) for verb in (
             'create', 'update', 'patch', 'delete*')]
@@ -28,8 +28,7 @@ def plan(cluster, script):
             cluster.sandbox.faults.add(fault)
         try:
             return testing.plan(
-                script(text), origin=cluster.credentials, against=old, clusterwide=True,
-                **options)
+                script(text), origin=origin or cluster.credentials, against=old, **options)
         finally:
             cluster.sandbox.faults.clear()
             assert not any(fault.hits for fault in faults)

@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import datetime
 import http.server
 import socket
@@ -365,6 +366,65 @@ def test_resources_that_are_not_served_are_told(plan):
     assert 'kopfexample.v9.kopf.dev' in unknown
     assert not plan(text, against=text).unknown
     assert not plan(NOTHING.replace('kopfexamples', 'kopfexample')).unknown
+
+
+@pytest.fixture()
+def restrict(cluster):
+    """A function that makes credentials of a user who can read these resources in a namespace."""
+    def restrict(*resources, cluster_resources=('namespaces', 'customresourcedefinitions')):
+        token = cluster.sandbox.add_user('limited', lambda *_: None)
+        for prefix, names, place in (
+                ('Cluster', cluster_resources, {}), ('', resources, {'namespace': 'default'})):
+            metadata = {'name': 'limited', **place}
+            cluster.client.create({
+                'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}Role',
+                'metadata': metadata, 'rules': [{
+                    'apiGroups': ['*'], 'resources': list(names), 'verbs': ['list', 'watch']}]})
+            cluster.client.create({
+                'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}RoleBinding',
+                'metadata': metadata, 'subjects': [{'kind': 'User', 'name': 'limited'}],
+                'roleRef': {'apiGroup': '', 'kind': f'{prefix}Role', 'name': 'limited'}})
+        return dataclasses.replace(
+            cluster.credentials, token=token, certificate_data=None, default_namespace='default')
+    return restrict
+
+
+@pytest.mark.parametrize('against', [None, CHILD])
+def test_what_handlers_need_and_nobody_may_read_is_an_error(plan, parent, restrict, against):
+    made = plan(CHILD, against=against, origin=restrict('kopfexamples'), namespaces=['default'])
+    problem, = made.problems
+    assert problem.startswith("configmaps cannot be read: The upstream refuses: configmaps is")
+    assert made.get_code() == 1
+    assert not made.items and not made.unknown
+
+
+def test_what_may_be_read_only_in_some_namespaces_is_planned_there(plan, parent, restrict):
+    origin = restrict('kopfexamples', 'configmaps')
+    made = plan(CHILD, origin=origin)
+    assert names(made.items) == [('create', 'configmaps default/example')]
+    partial = ["configmaps can be read only in default.",
+               "kopfexamples.kopf.dev can be read only in default."]
+    assert sorted(made.unknown) == partial
+    assert sorted(plan(CHILD, against=NOTHING, origin=origin).unknown) == partial
+    made = plan(CHILD, origin=origin, namespaces=['default'])
+    assert names(made.items) == [('create', 'configmaps default/example')]
+    assert not made.unknown and not made.problems
+
+
+def test_what_can_depend_on_deleted_objects_and_cannot_be_read_is_unknown(plan, parent, restrict):
+    deleting = request('DELETE', '/apis/kopf.dev/v1/namespaces/default/kopfexamples/example')
+    made = plan(deleting, origin=restrict('kopfexamples'), namespaces=['default'])
+    assert names(made.items) == [('delete', 'kopfexamples.kopf.dev default/example')]
+    assert not made.problems
+    assert any(text.startswith("secrets cannot be read: ") for text in made.unknown)
+
+
+def test_unreadable_definitions_and_namespaces_are_told(plan, parent, restrict):
+    origin = restrict('kopfexamples', cluster_resources=())
+    first, second, third = plan(NOTHING, origin=origin).unknown
+    assert first.startswith("customresourcedefinitions.apiextensions.k8s.io cannot be read: ")
+    assert second.startswith("namespaces cannot be read: ")
+    assert third.startswith("Unresolved resources cannot be served")
 
 
 def test_handlers_that_do_not_end_are_told(plan, parent, client):
