@@ -166,7 +166,10 @@ def _report(
         context: str | None, registry: registries.OperatorRegistry | None = None,
         make: Callable[..., upstreams.Upstream] = upstreams.Upstream,
 ) -> Iterator[upstreams.Upstream | None]:
-    """Make the upstream, if there is to be one, and print at the end what it was asked for."""
+    """
+    Make the upstream, if there is to be one. At the end, print what it was asked for, and what the
+    handlers need and it has refused.
+    """
     if context is None:
         yield None
         return
@@ -176,10 +179,14 @@ def _report(
         vault = vaults.Vault()
         commanding.prepare_login(
             vault, registry=registry, settings=configuration.OperatorSettings())
-    upstream = make(vault, context=context or None)
+    selectors = None if registry is None else registry.get_selectors()
+    upstream = make(vault, context=context or None, selectors=selectors)
     try:
         yield upstream
     finally:
+        for resource, reason in upstream.unread.items() if selectors is not None else ():
+            if upstream.needs(*resource):
+                click.echo(f"! {statuses.qualified(*resource)} cannot be read: {reason}")
         counts = ', '.join(f"{number} {verb}" for verb, number in upstream.requests.items())
         click.echo(f"Requests to the upstream: {counts or 'none'}.")
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import kopf
 from kopf import cli, testing
 from kopf._kits import sandboxing
+from tests import rights
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
@@ -337,6 +338,24 @@ LOGIN = """
 def log_in(**_):
     return kopf.ConnectionInfo(server={url!r})
 """
+
+
+@pytest.mark.parametrize('args', [['--sandbox', '--upstream'], ['--shadow']])
+def test_what_the_upstream_refuses_is_told_at_the_end(
+        start, script, upstream, tmp_path, monkeypatch, args):
+    token = rights.add_user(
+        upstream, cluster_resources=['namespaces', 'customresourcedefinitions'])
+    config = upstream.kubeconfig()
+    for user in config['users']:
+        user['user'] = {'token': token}
+    (tmp_path / 'limited').write_text(json.dumps(config))
+    monkeypatch.setenv('KUBECONFIG', str(tmp_path / 'limited'))
+    process, _ = start('run', *args, '-A', script(HANDLERS))
+    read_until(process, "Watching of kopfexamples.v1.kopf.dev cluster-wide has failed")
+    code, out = stop(process)
+    assert code == 0
+    assert "! kopfexamples.kopf.dev cannot be read: The upstream refuses: " in out
+    assert "! secrets" not in out
 
 
 @pytest.mark.parametrize('args', [[], ['--reload'], ['--processes=2']])

@@ -12,6 +12,7 @@ import kopf
 from kopf import testing
 from kopf._kits.testing import operators
 from kopf._kits.typed import kinds
+from tests import rights
 from tests.crds import make_crd
 
 CHILD = '''
@@ -372,18 +373,8 @@ def test_resources_that_are_not_served_are_told(plan):
 def restrict(cluster):
     """A function that makes credentials of a user who can read these resources in a namespace."""
     def restrict(*resources, cluster_resources=('namespaces', 'customresourcedefinitions')):
-        token = cluster.sandbox.add_user('limited', lambda *_: None)
-        for prefix, names, place in (
-                ('Cluster', cluster_resources, {}), ('', resources, {'namespace': 'default'})):
-            metadata = {'name': 'limited', **place}
-            cluster.client.create({
-                'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}Role',
-                'metadata': metadata, 'rules': [{
-                    'apiGroups': ['*'], 'resources': list(names), 'verbs': ['list', 'watch']}]})
-            cluster.client.create({
-                'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}RoleBinding',
-                'metadata': metadata, 'subjects': [{'kind': 'User', 'name': 'limited'}],
-                'roleRef': {'apiGroup': '', 'kind': f'{prefix}Role', 'name': 'limited'}})
+        token = rights.add_user(
+            cluster, resources=resources, cluster_resources=cluster_resources)
         return dataclasses.replace(
             cluster.credentials, token=token, certificate_data=None, default_namespace='default')
     return restrict
