@@ -12,7 +12,7 @@ from typing import Any
 
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials
+from kopf._cogs.structs import credentials, references
 from kopf._core.intents import registries
 from kopf._kits import commanding, redirecting
 from kopf._kits.planning import dryruns, plans
@@ -184,12 +184,14 @@ def _is_needed(run: dryruns.DryRun, resource: Resource) -> bool:
 
 
 def _find_unread(run: dryruns.DryRun, upstream: Upstream) -> Iterator[str]:
-    is_clusterwide = not run.setup.options.get('namespaces')
+    patterns = set(run.setup.options.get('namespaces', ()))
+    is_named = patterns and references.select_specific_namespaces(patterns) == patterns
     for resource, reason in upstream.unread.items():
-        if not _is_needed(run, resource) and (is_clusterwide or resource != NAMESPACES):
+        if not _is_needed(run, resource) and not (is_named and resource == NAMESPACES):
             yield f"{qualified(*resource)} cannot be read: {reason}"
-    for resource, namespaces in upstream.list_partly_read().items() if is_clusterwide else ():
-        yield f"{qualified(*resource)} can be read only in {', '.join(namespaces)}."
+    for resource, namespaces in upstream.list_partly_read().items():
+        if not (is_named and patterns.issubset(namespaces)):
+            yield f"{qualified(*resource)} can be read only in {', '.join(namespaces)}."
 
 
 def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:

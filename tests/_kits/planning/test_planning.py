@@ -397,6 +397,8 @@ def test_what_may_be_read_only_in_some_namespaces_is_planned_there(plan, parent,
                "kopfexamples.kopf.dev can be read only in default."]
     assert sorted(made.unknown) == partial
     assert sorted(plan(CHILD, against=NOTHING, origin=origin).unknown) == partial
+    for namespaces in (['def*'], ['default', 'kube-system']):
+        assert sorted(plan(CHILD, origin=origin, namespaces=namespaces).unknown) == partial
     made = plan(CHILD, origin=origin, namespaces=['default'])
     assert names(made.items) == [('create', 'configmaps default/example')]
     assert not made.unknown and not made.problems
@@ -410,9 +412,10 @@ def test_what_can_depend_on_deleted_objects_and_cannot_be_read_is_unknown(plan, 
     assert any(text.startswith("secrets cannot be read: ") for text in made.unknown)
 
 
-def test_unreadable_definitions_and_namespaces_are_told(plan, parent, restrict):
+@pytest.mark.parametrize('namespaces', [[], ['def*'], ['default', 'def*']])
+def test_unreadable_definitions_and_namespaces_are_told(plan, parent, restrict, namespaces):
     origin = restrict('kopfexamples', cluster_resources=())
-    first, second, third = plan(NOTHING, origin=origin).unknown
+    first, second, third = plan(NOTHING, origin=origin, namespaces=namespaces).unknown
     assert first.startswith("customresourcedefinitions.apiextensions.k8s.io cannot be read: ")
     assert second.startswith("namespaces cannot be read: ")
     assert third.startswith("Unresolved resources cannot be served")
