@@ -151,7 +151,7 @@ class Cluster:
         obj = encoding.decode_own(raw)
         kind = self.kinds.named(obj['apiVersion'], obj['kind'])
         if kind is not None:
-            with contextlib.suppress(schemas.Undecodable):
+            with contextlib.suppress(schemas.Undecodable, APIError):  # as it is, then
                 known, _ = objects.conform(kind, obj)
                 made = objects.encode_object(kind, schemas.default(schemas.schema_of(kind), known))
                 return dataclasses.replace(
