@@ -358,6 +358,14 @@ def test_what_the_upstream_refuses_is_told_at_the_end(
     assert "! secrets" not in out
 
 
+def test_a_shadow_says_at_the_end_what_is_not_served(start, script, upstream):
+    process, _ = start('run', '--shadow', '-A', script(HANDLERS.replace('examples', 'exampels')))
+    read_until(process, "Unresolved resources cannot be served")
+    code, out = stop(process)
+    assert code == 0
+    assert "! Unresolved resources cannot be served" in out
+
+
 @pytest.mark.parametrize('args', [[], ['--reload'], ['--processes=2']])
 def test_operators_handle_the_objects_of_the_upstream(start, script, upstream, args):
     process, _ = start('run', '--sandbox', '--upstream', '-A', *args, script(HANDLERS))

@@ -22,7 +22,7 @@ from kopf._kits import redirecting
 from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, requests, selecting
 from kopf._kits.sandbox.cluster import CRDS, stored_resource
-from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.kinds import Kinds, Resource
 from kopf._kits.sandbox.statuses import APIError, NotFound
 from kopf._kits.sandbox.storage import Change, Key
 from kopf._kits.sandbox.upstreams import Upstream
@@ -153,10 +153,7 @@ class DryRun(runs.Run):
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
-        kinds = self.sandbox.kinds
-        self.complaints = list(registries.resolve(self.setup.options['registry'], [
-            kind.as_resource(preferred=kind is kinds.of_resource(*kind.resource)[0])
-            for kind in kinds]).complaints())
+        self.complaints = find_unserved(self.setup.options['registry'], self.sandbox.kinds)
         defined = [(CRDS, ('', name)) for name in self._definitions]
         self.items = plans.make_items(
             (each, self.writers.get(item), item in self.staged)
@@ -270,6 +267,13 @@ def make_refused(
     return plans.Refused(
         plans.locate(kind, request.namespace, name), request.verb,
         error.reason if is_secret else error.message, writers)
+
+
+def find_unserved(registry: registries.OperatorRegistry, kinds: Kinds) -> Sequence[str]:
+    """Say which resources of the handlers are not served, or not unambiguously."""
+    return list(registries.resolve(registry, [
+        kind.as_resource(preferred=kind is kinds.of_resource(*kind.resource)[0])
+        for kind in kinds]).complaints())
 
 
 async def _do_nothing(client: clients.Client) -> None:

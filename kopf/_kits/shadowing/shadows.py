@@ -65,6 +65,8 @@ class Shadow(attribution.Attribution):
         """The calls of external systems that were not made: the functions, objects, and keys."""
         self.refused: dict[tuple[plans.Place, str], plans.Refused] = {}
         """The writes of the new version that the API refuses, by the objects and the verbs."""
+        self.unserved: Sequence[str] = ()
+        """Which resources of the handlers are not served in the end, in words."""
         self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
         self._registry = registry
         self._managers = {patching.FIELD_MANAGER, *managers}
@@ -95,6 +97,8 @@ class Shadow(attribution.Attribution):
             click.echo(f"! {difference}")
         for refused in self.refused.values():
             click.echo(f"! {_describe(refused)}")
+        for text in self.unserved:
+            click.echo(f"! {text}")
         for what, names in self.guard.attempts:
             click.echo(f"! Refused: {what}, by {names or '?'}")
         if self.withheld:
@@ -234,6 +238,8 @@ class _Upstream(Upstream):
     async def stop(self) -> None:
         if hasattr(self, '_twins'):
             self._twins.conclude()
+            self._shadow.unserved = dryruns.find_unserved(
+                self._shadow._registry, self._cluster.kinds)
         await super().stop()
 
 
