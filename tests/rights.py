@@ -1,23 +1,21 @@
 """
-Users of a sandbox with few rights.
+Rights of users of a sandbox.
 """
 
 
-def add_user(cluster, *, resources=(), cluster_resources=()):
-    """
-    Add a user who can list and watch these resources in the default namespace, and others in the
-    cluster; return the token of the user. The cluster is a sandbox in a thread.
-    """
-    token = cluster.sandbox.add_user('limited', lambda *_: None)
-    for prefix, names, place in (
-            ('Cluster', cluster_resources, {}), ('', resources, {'namespace': 'default'})):
-        metadata = {'name': 'limited', **place}
-        cluster.client.create({
-            'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}Role',
-            'metadata': metadata, 'rules': [{
-                'apiGroups': ['*'], 'resources': list(names), 'verbs': ['list', 'watch']}]})
-        cluster.client.create({
-            'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}RoleBinding',
-            'metadata': metadata, 'subjects': [{'kind': 'User', 'name': 'limited'}],
-            'roleRef': {'apiGroup': '', 'kind': f'{prefix}Role', 'name': 'limited'}})
-    return token
+def make_rule(*resources, group='*'):
+    return {'apiGroups': [group], 'resources': list(resources), 'verbs': ['list', 'watch']}
+
+
+def make_role(*rules, user='limited', namespace=''):
+    """Make a role and its binding for a user: in the namespace or, without one, in the cluster."""
+    prefix = '' if namespace else 'Cluster'
+    name = f'{user}-{namespace}'
+    metadata = {'name': name, **({'namespace': namespace} if namespace else {})}
+    api_version = 'rbac.authorization.k8s.io/v1'
+    return [
+        {'apiVersion': api_version, 'kind': f'{prefix}Role', 'metadata': metadata,
+         'rules': list(rules)},
+        {'apiVersion': api_version, 'kind': f'{prefix}RoleBinding', 'metadata': metadata,
+         'subjects': [{'kind': 'User', 'name': user}],
+         'roleRef': {'apiGroup': '', 'kind': f'{prefix}Role', 'name': name}}]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.structs import concealing
+from kopf._core.actions import execution
 from kopf._core.intents import causes, filters, handlers, typedargs
 
 NOUNS: Mapping[causes.Reason, str] = {
@@ -72,7 +73,7 @@ def _find_misfit(handler: handlers.ResourceHandler, cause: causes.ResourceCause)
         try:
             typedargs.decode(handler.arguments, cause.kwargs, cause.decoded)
         except typedargs.MisfitError as e:
-            return f"the object does not fit its types: {e}"
+            return execution.describe_misfit(e)
     return None
 
 

@@ -343,8 +343,9 @@ def log_in(**_):
 @pytest.mark.parametrize('args', [['--sandbox', '--upstream'], ['--shadow']])
 def test_what_the_upstream_refuses_is_told_at_the_end(
         start, script, upstream, tmp_path, monkeypatch, args):
-    token = rights.add_user(
-        upstream, cluster_resources=['namespaces', 'customresourcedefinitions'])
+    token = upstream.sandbox.add_user('limited', lambda *_: None)
+    upstream.client.load(*rights.make_role(
+        rights.make_rule('namespaces', 'customresourcedefinitions')))
     config = upstream.kubeconfig()
     for user in config['users']:
         user['user'] = {'token': token}

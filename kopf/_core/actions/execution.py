@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import datetime
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -272,17 +272,17 @@ def _hold(
 
 
 def _complain(handler: handlers.Handler, e: typedargs.MisfitError, logger: Any) -> str:
-    text = f"the object does not fit its types: {e}"
+    text = describe_misfit(e)
     logger.log(handler.failure_level, f"{handler!r} is not called: {text}")
     return text
 
 
-def find_misfit(
+def find_misfits(
         candidates: Iterable[handlers.ResourceHandler],
         get_cause: Callable[[], causes.ChangingCause],
-) -> str | None:
-    """Say why some of the handlers cannot be called: the object does not fit their types."""
-    names, reasons = [], dict[str, None]()
+) -> Sequence[tuple[handlers.ResourceHandler, typedargs.MisfitError]]:
+    """Find the handlers that cannot be called, as the object does not fit their types."""
+    found = []
     for handler in candidates:
         if handler.arguments is not None:
             cause = get_cause()
@@ -290,17 +290,32 @@ def find_misfit(
             try:
                 typedargs.decode(handler.arguments, kwargs, cause.decoded)
             except typedargs.MisfitError as e:
-                names.append(repr(handler.id))
-                reasons.update(dict.fromkeys(e.reasons))
-    return f"The object does not fit the types of {', '.join(names)}: {'; '.join(reasons)}" if (
-        names) else None
+                found.append((handler, e))
+    return found
 
 
-def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> bool:
+def find_misfit(
+        candidates: Iterable[handlers.ResourceHandler],
+        get_cause: Callable[[], causes.ChangingCause],
+) -> str | None:
+    """Say why some of the handlers cannot be called: the object does not fit their types."""
+    found = find_misfits(candidates, get_cause)
+    names = ', '.join(repr(handler.id) for handler, _ in found)
+    reasons = dict.fromkeys(reason for _, e in found for reason in e.reasons)
+    return f"The object does not fit the types of {names}: {'; '.join(reasons)}" if found else None
+
+
+def describe_misfit(e: typedargs.MisfitError) -> str:
+    return f"the object does not fit its types: {e}"
+
+
+def is_matching(
+        handler: handlers.ResourceHandler, cause: causes.ResourceCause, *, context: Context,
+) -> bool:
     """
     Whether the handler is for the object, which must fit its types, too.
 
-    If it does not, or if the filters fail, that is logged.
+    If it does not, or if the filters fail, that is logged, and the observers are notified.
     """
     try:
         if not (handler.unfiltered or filters.matches(handler, cause)):
@@ -308,12 +323,13 @@ def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) 
         if handler.arguments is not None:
             typedargs.decode(handler.arguments, cause.kwargs, cause.decoded)
     except filters.FilterError as e:
-        fail(handler, e.error, cause.logger)
-        return False
+        reason = str(fail(handler, e.error, cause.logger).message)
     except typedargs.MisfitError as e:
-        _complain(handler, e, cause.logger)
-        return False
-    return True
+        reason = _complain(handler, e, cause.logger)
+    else:
+        return True
+    context.observer.omission(handler, cause.resource, cause.body, reason)
+    return False
 
 
 def fail(handler: handlers.Handler, exception: BaseException, logger: Any) -> progression.Outcome:

@@ -77,6 +77,15 @@ class Observer(Protocol):
         cancellations. The attempts of sub-handlers happen within the attempt of their parent.
         """
 
+    def omission(
+            self, handler: handlers.ResourceHandler, resource: references.Resource,
+            body: bodies.Body, reason: str,
+    ) -> None:
+        """
+        A handler is not called for an object in this state, though it would be called otherwise:
+        the object does not fit its types, or its filter fails.
+        """
+
     def passage(
             self, resource: references.Resource, key: Hashable, passage: Passage,
     ) -> None:
@@ -118,7 +127,18 @@ class Telling:
                 (observer, getattr(observer, plain.__name__)) for observer in reversed(observers)
                 if getattr(type(observer), plain.__name__) is not plain]
             for plain in (
-                Observer.attempt, Observer.passage, Observer.reconciliation, Observer.write)}
+                Observer.attempt, Observer.omission, Observer.passage, Observer.reconciliation,
+                Observer.write)}
+
+    def omission(
+            self, handler: handlers.ResourceHandler, resource: references.Resource,
+            body: bodies.Body, reason: str,
+    ) -> None:
+        for observer, note in self._methods[Observer.omission]:
+            try:
+                note(handler, resource, body, reason)
+            except Exception as failure:
+                self._complain(observer, failure)
 
     def passage(
             self, resource: references.Resource, key: Hashable, passage: Passage,

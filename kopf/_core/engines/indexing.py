@@ -176,7 +176,7 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         declared = tuple(declared)
         for handler in declared:
             key = uid, handler
-            if not execution.is_matching(handler, cause):
+            if not execution.is_matching(handler, cause, context=context):
                 self._failures.pop(key, None)
                 continue
             if handler.key in called:

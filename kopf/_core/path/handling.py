@@ -343,6 +343,9 @@ class Handling:
             self.item.keep(self.saver.raw)
         if isinstance(step, decisions.Hold):
             self.item.hold(step, self.logger)
+            for handler, e in execution.find_misfits(self._selection.handlers, self._get_cause):
+                self.env.observer.omission(
+                    handler, self.item.resource, self.view.body, execution.describe_misfit(e))
             if step.until is not None and not self._switch.is_stopping:
                 self.item.keep(self.saver.raw)
                 self._alarms.sleep(self.item, step.until)

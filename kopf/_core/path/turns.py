@@ -482,7 +482,7 @@ class Processor:
         called: set[object] = set()
         for handler in item.handlers.watching:
             key = handler.key
-            if key not in called and execution.is_matching(handler, cause):
+            if key not in called and execution.is_matching(handler, cause, context=self.env):
                 called.add(key)
                 item.notice()
                 item.enter(objects.Phase.CALLING)

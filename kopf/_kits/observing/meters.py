@@ -315,4 +315,5 @@ class Meter(observers.Observer):
     ) -> observers.Ended[observers.Sequel]:
         return self.controllers[resource.kind or resource.plural].end
 
+    omission = observers.Observer.omission  # not notified: it is no attempt
     write = observers.Observer.write  # not notified: the requests are counted instead

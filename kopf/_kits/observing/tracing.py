@@ -144,6 +144,7 @@ class Tracer(observers.Observer):
 
         return end
 
+    omission = observers.Observer.omission  # not notified: it is no attempt
     passage = observers.Observer.passage  # not notified: objects in the queue have no spans
 
     def reconciliation(

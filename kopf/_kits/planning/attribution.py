@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
-from kopf._core.intents import causes, handlers, pauses
+from kopf._core.intents import causes, handlers, pauses, typedargs
 
 FRESH = (handlers.SpawningHandler, handlers.ReconcilingHandler)
 """The handlers whose writes follow at once, so that no earlier handlers are behind them."""
@@ -91,11 +91,19 @@ class Attribution(observers.Observer):
             if not outcome.final:
                 now = asyncio.get_running_loop().time()
                 self.due = max(self.due, now + (outcome.delay or 0.0))
-            if outcome.exception is not None and not outcome.waiting:
+            if outcome.exception is not None and (
+                    not outcome.waiting or isinstance(outcome.exception, typedargs.MisfitError)):
                 self.failures[name] = Failure(
                     str(handler.id), place, outcome.message or repr(outcome.exception))
 
         return end
+
+    def omission(
+            self, handler: handlers.ResourceHandler, resource: references.Resource,
+            body: bodies.Body, reason: str,
+    ) -> None:
+        place = describe(resource, body)
+        self.failures[f"{handler.id} for {place}"] = Failure(str(handler.id), place, reason)
 
     passage = observers.Observer.passage  # not notified
     write = observers.Observer.write  # not notified
@@ -104,7 +112,11 @@ class Attribution(observers.Observer):
             self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:
         work_var.set({})
-        place = describe(resource, raw)
+        if self.pausing is not None:
+            self._note_pause(describe(resource, raw), raw)
+        return lambda *_: None
+
+    def _note_pause(self, place: str, raw: bodies.RawBody) -> None:
         pause, now = pauses.find(raw, self.pausing), clocks.Clock().now()
         if pause is None or pause.is_over(now.wall):
             self.paused.pop(place, None)
@@ -113,7 +125,6 @@ class Attribution(observers.Observer):
             if pause.until is not None:
                 end = now.at(pause.until)
                 self.due = max(self.due, end if end < self._horizon else 0.0)
-        return lambda *_: None
 
 
 def describe(resource: references.Resource, raw: bodies.RawBody | bodies.Body) -> str:

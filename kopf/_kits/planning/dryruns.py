@@ -7,8 +7,6 @@ import contextlib
 import contextvars
 import dataclasses
 import json
-import logging
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -32,11 +30,6 @@ Item = tuple[Resource, Key]
 
 REFUSALS = (400, 403, 413, 422)
 """With these statuses, the API refuses what a write would make of an object."""
-
-UNCALLED = re.compile(
-    r"\w+ (?P<id>'.+?') (is not called|failed permanently): (?P<message>.+)"
-    r"|The object does not fit the types of (?P<ids>'.+?'): (?P<reasons>.+)\. They are called .+")
-"""What is logged if handlers are not called for an object, which is no attempt of theirs."""
 
 writers_var: contextvars.ContextVar[Sequence[str] | None] = contextvars.ContextVar(
     'writers_var', default=None)
@@ -74,9 +67,10 @@ class DryRun(runs.Run):
         """The calls of external systems that are not made."""
         self.left_out: list[str] = []
         """The handlers that are never called here."""
-        self.complaints: Sequence[str] = ()
+        self.unserved: Sequence[str] = ()
         """Which resources are not served, in words."""
         self.requested: set[Resource] = set()
+        """What the operator has asked for."""
         self.is_resting = False
         """Whether nothing more would happen after the end."""
         self.unended: Sequence[str] = ()
@@ -111,20 +105,6 @@ class DryRun(runs.Run):
         await self._define()
         await self.start(_observer=self.attribution)
 
-    def log(self, record: logging.LogRecord, text: str) -> None:
-        super().log(record, text)
-        ref, found = getattr(record, 'k8s_ref', None), UNCALLED.fullmatch(record.getMessage())
-        if ref is None or found is None:
-            return
-        kind = self.sandbox.kinds.named(ref['apiVersion'], ref['kind'])
-        if kind is None:
-            return  # it is not served any more
-        place = str(plans.locate(kind, ref.get('namespace') or '', ref['name']))
-        message = found['message'] or f"the object does not fit its types: {found['reasons']}"
-        for name in re.findall(r"'(.+?)'", found['id'] or found['ids']):
-            self.attribution.failures.setdefault(
-                f"{name} for {place}", attribution.Failure(name, place, message))
-
     def _withhold(self, call: externals.Withheld) -> None:
         self.withheld[plans.ExternalCall(
             str(call.handler.id), call.verb, '' if call.key is None else str(call.key),
@@ -153,7 +133,7 @@ class DryRun(runs.Run):
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
-        self.complaints = find_unserved(self.setup.options['registry'], self.sandbox.kinds)
+        self.unserved = find_unserved(self.setup.options['registry'], self.sandbox.kinds)
         defined = [(CRDS, ('', name)) for name in self._definitions]
         self.items = plans.make_items(
             (each, self.writers.get(item), item in self.staged)

@@ -184,6 +184,7 @@ def _is_needed(run: dryruns.DryRun, resource: Resource) -> bool:
 
 
 def _find_unread(run: dryruns.DryRun, upstream: Upstream) -> Iterator[str]:
+    """Find what is not known of the cluster, though something is planned without it."""
     patterns = set(run.setup.options.get('namespaces', ()))
     is_named = patterns and references.select_specific_namespaces(patterns) == patterns
     for resource, reason in upstream.unread.items():
@@ -197,7 +198,7 @@ def _find_unread(run: dryruns.DryRun, upstream: Upstream) -> Iterator[str]:
 def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
     for what, handlers in run.guard.attempts:
         yield f"What {what} would have answered: the connection is refused. By {handlers or '?'}"
-    yield from run.complaints
+    yield from run.unserved
     if run.left_out:
         yield f"The admission handlers are not called: {', '.join(run.left_out)}"
     for name in run.unended[:MAX_NAMED]:

@@ -30,6 +30,9 @@ class Observer(observers.Observer):
     def attempt(self, handler, cause):
         return self._begin('attempt', handler.id)
 
+    def omission(self, handler, resource, body, reason):
+        self.told.append(('omission', handler.id, resource.plural, body.metadata.name, reason))
+
     def passage(self, resource, key, passage):
         self.told.append(('passage', resource.plural, passage))
 
@@ -85,6 +88,27 @@ def test_attempts_of_all_handlers_of_objects_are_told():
     told = [handler_id for handler_id, *_ in observe(declare).get('attempt')]
     assert set(told) == {'parent', 'parent/sub', 'event', 'index', 'daemon', 'timer'}
     assert told.index('parent/sub') < told.index('parent')
+
+
+def test_handlers_that_are_not_called_as_their_filters_fail_are_told():
+    def fails(spec, **_):
+        return spec['absent']
+
+    def declare(registry):
+        async def fn(**_):
+            pass
+
+        options = {'registry': registry, 'when': fails}
+        kopf.on.event('kopfexamples', id='event', **options)(fn)
+        kopf.index('kopfexamples', id='index', **options)(fn)
+        kopf.daemon('kopfexamples', id='daemon', **options)(fn)
+        kopf.timer('kopfexamples', id='timer', interval=100, **options)(fn)
+
+    observer = observe(declare)
+    assert observer.get('attempt') == []
+    assert set(map(tuple, observer.get('omission'))) == {
+        (name, 'kopfexamples', 'obj', "KeyError('absent')")
+        for name in ('event', 'index', 'daemon', 'timer')}
 
 
 async def test_attempts_of_activities_are_told():
@@ -213,7 +237,7 @@ def test_observers_that_fail_do_no_harm_to_objects(caplog):
         def attempt(self, *_, **__):
             raise ValueError("of the observer")
 
-        passage = reconciliation = write = attempt
+        omission = passage = reconciliation = write = attempt
 
     async def run():
         registry = registries.OperatorRegistry()

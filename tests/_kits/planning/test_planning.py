@@ -347,7 +347,6 @@ def tick(spec, patch, **_):
 def test_the_plan_waits_for_handlers_that_write_late(plan, parent):
     made = plan('''
 import asyncio
-import datetime
 
 @kopf.on.create('kopfexamples')
 async def make(namespace, **_):
@@ -373,8 +372,10 @@ def test_resources_that_are_not_served_are_told(plan):
 def restrict(cluster):
     """A function that makes credentials of a user who can read these resources in a namespace."""
     def restrict(*resources, cluster_resources=('namespaces', 'customresourcedefinitions')):
-        token = rights.add_user(
-            cluster, resources=resources, cluster_resources=cluster_resources)
+        token = cluster.sandbox.add_user('limited', lambda *_: None)
+        cluster.client.load(
+            *rights.make_role(rights.make_rule(*cluster_resources)),
+            *rights.make_role(rights.make_rule(*resources), namespace='default'))
         return dataclasses.replace(
             cluster.credentials, token=token, certificate_data=None, default_namespace='default')
     return restrict
@@ -426,7 +427,6 @@ def test_handlers_that_do_not_end_are_told(plan, parent, client):
         client.create('kopfexamples', f'other{number:02}')
     made = plan('''
 import asyncio
-import datetime
 
 @kopf.on.create('kopfexamples')
 async def make(**_):

@@ -14,6 +14,7 @@ from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import APIError, Conflict, Forbidden, NotFound
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import apis, sandboxthreads, virtual
+from tests import rights
 from tests._kits.sandbox.conftest import CRD, Http, cm, toy
 from tests._kits.sandbox.test_collecting import owned
 
@@ -677,21 +678,14 @@ async def test_with_a_conversion_of_the_upstream_only_the_stored_version_is_serv
 
 async def add_user(there, *rules, namespace=''):
     token = there.add_user('limited', lambda *_: None)
-    prefix = '' if namespace else 'Cluster'
-    metadata = {'name': f'limited-{namespace}', **({'namespace': namespace} if namespace else {})}
-    await there.create({
-        'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}Role',
-        'metadata': metadata, 'rules': list(rules)})
-    await there.create({
-        'apiVersion': 'rbac.authorization.k8s.io/v1', 'kind': f'{prefix}RoleBinding',
-        'metadata': metadata, 'subjects': [{'kind': 'User', 'name': 'limited'}],
-        'roleRef': {'apiGroup': '', 'kind': f'{prefix}Role', 'name': f'limited-{namespace}'}})
+    for obj in rights.make_role(*rules, namespace=namespace):
+        await there.create(obj)
     return credentials.ConnectionInfo(
         server=there.url, token=token, default_namespace='default')
 
 
 def rule(group, *resources):
-    return {'apiGroups': [group], 'resources': list(resources), 'verbs': ['list', 'watch']}
+    return rights.make_rule(*resources, group=group)
 
 
 async def test_objects_are_read_where_it_is_allowed(there, over):

@@ -228,7 +228,8 @@ class Companions:
         cause = self.make_cause(bodies.Body(raw))
         selected: dict[object, handlers.SpawningHandler] = {}
         for handler in declared:
-            if handler.key not in self._done and execution.is_matching(handler, cause):
+            if handler.key not in self._done and execution.is_matching(
+                    handler, cause, context=self.spawner.context):
                 selected.setdefault(handler.key, handler)
         return list(selected.values())
 

@@ -144,7 +144,7 @@ class Reconcilers(Member):
         cause = self._make_cause(raw, target, children.OperatorChildren(
             self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
         held = [handler for handler in self.host.handlers.reconciling
-                if execution.is_matching(handler, cause)]
+                if execution.is_matching(handler, cause, context=self._hub.context)]
         newest: bodies.RawBody | None = raw
         for handler in self._externals:  # they are observed
             if handler in held and newest is not None:
@@ -318,7 +318,8 @@ class Reconcilers(Member):
         target = self._aim_at(raw)
         cause = self._make_cause(raw, target, children.OperatorChildren(
             self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
-        if not finalizers.is_deleting(raw) and not execution.is_matching(handler, cause):
+        if not finalizers.is_deleting(raw) and not execution.is_matching(
+                handler, cause, context=self._hub.context):
             self._states.pop(handler.id, None)
             return raw
         if handler.id not in self._notes:
