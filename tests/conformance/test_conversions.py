@@ -140,3 +140,34 @@ def test_metadata_cannot_be_changed_but_for_labels_and_annotations(api, paths, h
     meta = api.get(f"{paths['v1']}/a").ok['metadata']
     assert meta['labels'] == {'a': 'b'}
     assert 'finalizers' not in meta
+
+
+def test_responses_to_writes_are_what_is_read_then(api, paths, hook):
+    proper = hook.answer
+
+    def answer(request):
+        response = proper(request)
+        for obj in response['convertedObjects']:
+            if 'two' in obj.get('spec', {}):
+                obj['spec']['two'] -= obj['spec']['two'] % 10  # lossy
+        return response
+
+    hook.answer = answer
+    path = f"{paths['v1']}/a"
+    held = {'metadata': {'finalizers': ['example.com/held']}}
+    answers = [
+        lambda: create(api, paths, 'v1', one=11),
+        lambda: api.put(path, {**api.get(path).ok, 'spec': {'one': 22}}),
+        lambda: api.patch(path, {'spec': {'one': 33}}, MERGE),
+        lambda: api.patch(path, {'spec': {'one': 34}}, MERGE),  # it is stored as before
+        lambda: api.patch(f'{path}/status', {'status': {'x': 1}}, MERGE),
+        lambda: api.patch(path, held, MERGE),
+        lambda: api.delete(path),
+    ]
+    found = []
+    for write in answers:
+        response = write().ok
+        assert response == api.get(path).ok
+        found.append((response['spec']['one'], response['metadata'].get('generation')))
+    api.patch(path, {'metadata': {'finalizers': None}}, MERGE).ok
+    assert found == [(10, 1), (20, 2), (30, 3), (30, 4), (30, 4), (30, 4), (30, 5)]

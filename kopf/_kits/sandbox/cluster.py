@@ -104,13 +104,19 @@ class Cluster:
             raise NotFound(kind.group, kind.plural, key[1])
         return entry
 
-    def put(self, kind: Kind, obj: Obj) -> Entry:
-        """Store an object that is checked and complete; it is stored in the storage version."""
-        stored = self.stored_kind(kind)
+    def put(self, kind: Kind, obj: Obj) -> Obj:
+        """
+        Store an object that is checked and complete, in the storage version; return it as it is
+        read then.
+        """
+        stored, shown = self.stored_kind(kind), obj
         if stored is not kind:
             obj = objects.converted(stored, obj)
-        return self.store.put(
+            shown = objects.converted(kind, obj)
+        entry = self.store.put(
             stored_resource(kind), key_of(obj), obj, lambda o: objects.encode_object(stored, o))
+        shown['metadata']['resourceVersion'] = str(entry.revision)
+        return shown
 
     def remove(self, kind: Kind, key: Key, last: Obj | None = None) -> Entry:
         stored = self.stored_kind(kind)

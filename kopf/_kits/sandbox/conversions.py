@@ -51,8 +51,11 @@ async def prepare(cluster: Cluster, kind: Kind, obj: Obj | None) -> None:
 
 
 async def prepare_write(cluster: Cluster, kind: Kind, obj: Obj) -> None:
-    """Convert in advance to what is stored: nothing is awaited between checking and writing."""
-    await prepare(cluster, cluster.stored_kind(kind), obj)
+    """Convert in advance to what is stored, and back: writing itself cannot be repeated."""
+    stored = cluster.stored_kind(kind)
+    if stored is not kind:
+        await prepare(cluster, stored, obj)
+        await prepare(cluster, kind, objects.converted(stored, obj))
 
 
 async def _convert(cluster: Cluster, pending: Pending) -> None:

@@ -112,7 +112,7 @@ def delete_entry(
     if held:
         _mark(cluster, kind, obj, grace)
         if not deletion.dry_run and obj != cluster.load(kind, entry):
-            cluster.put(kind, obj)
+            obj = cluster.put(kind, obj)
         return False, objects.encode_object(kind, obj)
     if deletion.dry_run:
         return True, objects.view(kind, entry.raw)

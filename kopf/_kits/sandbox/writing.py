@@ -74,8 +74,7 @@ class Writer:
             raise AlreadyExists(kind.group, kind.plural, key[1])
         if request.dry_run:
             return obj
-        cluster.put(kind, obj)
-        return obj
+        return cluster.put(kind, obj)
 
     async def update(self, request: Request) -> tuple[int, bytes]:
         request.check_options('UpdateOptions')
@@ -161,8 +160,7 @@ class Writer:
             return new
         if new == old and cluster.is_current(kind, entry):
             return new
-        cluster.put(kind, new)
-        return new
+        return cluster.put(kind, new)
 
     async def delete(self, request: Request) -> tuple[int, bytes]:
         cluster, kind = self._cluster, request.kind
