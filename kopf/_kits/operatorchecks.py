@@ -72,6 +72,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
                    f"and {_locate(handler)}. They would share their progress: rename one of the "
                    f"functions, or set id=...")
         yield from _find_faults_of_filters(handler)
+        yield from _find_faults_of_status(handler)
         if handler.when is not None and callbacks.is_async(handler.when):
             yield (f"{handler.selector}: the filter when= of {handler.id!r} is async, so it always "
                    f"matches. Make it a synchronous function.")
@@ -127,6 +128,20 @@ def _find_faults_of_filters(handler: handlers.ResourceHandler) -> Iterator[str]:
     if handler.field and not all(handler.field):
         yield (f"{_place(handler)}: the field {'.'.join(handler.field)!r} has an empty key, so it "
                f"never matches.")
+
+
+def _find_faults_of_status(handler: handlers.ResourceHandler) -> Iterator[str]:
+    """Find what Kopf writes into the status of a declared kind, and its class lacks."""
+    if handler.declared is None or not isinstance(handler, handlers.ReconcilingHandler):
+        return
+    fields = {'conditions': 'kopf.Conditions = field(default_factory=list)'} if (
+        handler.conditions) else {}
+    if isinstance(handler, handlers.ExternalHandler):
+        fields[handler.id] = 'dict[str, Any] = field(default_factory=dict)'
+    for name, code in fields.items():
+        if handler.declared.lacks(f'.status.{name}'):
+            yield (f"{_place(handler)}: the API does not store status.{name}, which Kopf writes. "
+                   f"Add it to the class of the status, for example: {name}: {code}")
 
 
 def _place(handler: handlers.Handler) -> str:

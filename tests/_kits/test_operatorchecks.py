@@ -1,5 +1,9 @@
+import dataclasses
+from typing import Any
+
 import kopf
 from kopf._kits import operatorchecks
+from kopf._kits.typed import kinds
 
 
 def check(declare):
@@ -105,3 +109,41 @@ def test_async_filters_are_faults():
 
     _, [fault] = check(declare)
     assert fault.startswith("things: the filter when= of 'fn' is async")
+
+
+@dataclasses.dataclass
+class LackingStatus:
+    ready: bool = False
+
+
+@dataclasses.dataclass
+class CompleteStatus(LackingStatus):
+    conditions: kopf.Conditions = dataclasses.field(default_factory=list)
+    billing: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def test_what_is_written_to_the_status_of_a_class_must_be_in_it():
+    def declare_for(cls):
+        def declare(registry):
+            external = kopf.external(cls, id='billing', conditions=True, registry=registry)
+            for part in external.observe, external.create, external.delete:
+                part(lambda **_: None)
+            kopf.reconcile(cls, registry=registry, id='fn')(lambda **_: None)
+        return declare
+
+    with kinds.separated():
+        @kopf.crd('example.com', 'v1', plural='tenants')
+        class Lacking:
+            status: LackingStatus
+
+        @kopf.crd('example.com', 'v1', plural='others')
+        class Complete:
+            status: CompleteStatus
+
+    assert check(declare_for(Complete))[1] == []
+    assert check(declare_for(Lacking))[1] == [
+        f"tenants.v1.example.com: external 'billing': the API does not store status.{name}, which "
+        f"Kopf writes. Add it to the class of the status, for example: {name}: {code}"
+        for name, code in [
+            ('conditions', "kopf.Conditions = field(default_factory=list)"),
+            ('billing', "dict[str, Any] = field(default_factory=dict)")]]

@@ -195,6 +195,9 @@ class Declaration(Protocol):
     def find_fault(self) -> str | None:
         """Say why it cannot be defined in the API; None if it can."""
 
+    def lacks(self, path: str) -> bool:
+        """Whether the API does not store the field (``.status.replicas``); its class lacks it."""
+
     async def compare(self, client: Any) -> str | None:
         """Say in a line if the cluster has another definition; None if it has the same, or none."""
 

@@ -84,6 +84,13 @@ class Declaration:
             return str(e)
         return None
 
+    def lacks(self, path: str) -> bool:
+        """Whether the API does not store the field (``.status.replicas``); its class lacks it."""
+        try:
+            return _find(shapes.read(self.cls), path) is None
+        except DeclarationError:  # `find_fault` says so
+            return False
+
     def _define(self) -> dict[str, Any]:
         """Make the definition, with all versions."""
         [definition] = define(declared.cls for declared in self.family.values())
