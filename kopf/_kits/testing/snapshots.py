@@ -23,7 +23,6 @@ IGNORED_ANNOTATIONS = ('kopf.dev/applied', 'kopf.dev/webhooks-of')
 """They contain uids as digests, or name one run of an operator."""
 
 WEBHOOKS = ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations')
-"""The resources with the addresses and certificates of webhook servers: each run has its own."""
 
 PORT = re.compile(r'(?<=\w):\d+(?=/|$)')
 
@@ -61,8 +60,7 @@ def take(
             meta.pop(field, None)
         for annotation in IGNORED_ANNOTATIONS:
             meta.get('annotations', {}).pop(annotation, None)
-        for webhook in obj.get('webhooks', ()) if plural in WEBHOOKS else ():
-            config = webhook['clientConfig']
+        for config in _find_servers(plural, obj):
             if 'caBundle' in config:
                 config['caBundle'] = '(certificates)'
             if 'url' in config:
@@ -77,6 +75,15 @@ def take(
     return {
         f'{key} #{number}' if len(texts) > 1 else key: text
         for key, texts in found.items() for number, text in enumerate(sorted(texts), start=1)}
+
+
+def _find_servers(plural: str, obj: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    """Find the addresses and certificates of webhook servers: each run has its own."""
+    if plural in WEBHOOKS:
+        yield from (webhook['clientConfig'] for webhook in obj.get('webhooks', ()))
+    if plural == 'customresourcedefinitions':
+        webhook = obj['spec'].get('conversion', {}).get('webhook', {})
+        yield from filter(None, [webhook.get('clientConfig')])
 
 
 def _reduce_records(annotations: dict[str, str]) -> Iterable[str]:

@@ -127,6 +127,16 @@ async def test_configurations_that_others_create_at_the_same_time_are_overwritte
     assert client.get(V) in ([{'name': 'x'}], [{'name': 'y'}])
 
 
+async def test_a_configuration_that_others_create_and_delete_meanwhile_is_tried_again(
+        client, manager):
+    client.faults += [None, errors.APIConflictError("already", status=409)]
+    records = {'validate': [{'name': 'x'}]}
+    with pytest.raises(errors.APIConflictError):
+        await manager.write(records)
+    await manager.write(records)
+    assert client.get(V) == [{'name': 'x'}]
+
+
 async def test_a_failure_of_one_configuration_does_not_prevent_the_other(client, manager):
     client.faults.append(errors.APIForbiddenError("no", status=403))
     records = {'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]}

@@ -30,3 +30,18 @@ def test_the_keys_of_externals_matter():
 def test_the_order_of_conditions_means_nothing():
     assert snapshots.compare(make('token'), make('token', types=('Synced', 'Ready'))) == []
     assert snapshots.compare(make('token'), make('token', types=('Synced', 'Other'))) != []
+
+
+def test_each_run_has_addresses_and_certificates_of_webhook_servers_of_its_own():
+    def make(port, ca, path='/queues'):
+        config = {'url': f'https://127.0.0.1:{port}{path}', 'caBundle': ca}
+        return snapshots.take([
+            ('customresourcedefinitions', {
+                'metadata': {'name': 'queues.example.com', 'uid': 'uid-1'},
+                'spec': {'conversion': {'webhook': {'clientConfig': dict(config)}}}}),
+            ('validatingwebhookconfigurations', {
+                'metadata': {'name': 'queues.example.com', 'uid': 'uid-2'},
+                'webhooks': [{'clientConfig': dict(config)}]})])
+
+    assert snapshots.compare(make(1234, 'YQ=='), make(4321, 'Yg==')) == []
+    assert len(snapshots.compare(make(1234, 'YQ=='), make(1234, 'YQ==', path='/others'))) == 2

@@ -171,7 +171,8 @@ class Manager:
                     'apiVersion': resource.api_version, 'kind': resource.kind,
                     'metadata': {'name': self._name, **mark}, 'webhooks': webhooks}).encode())
         except errors.APIConflictError:
-            await self._patch(resource, self._name, payload)
+            if not await self._patch(resource, self._name, payload):
+                raise  # it was deleted meanwhile
         return True
 
     async def _patch(
