@@ -7,9 +7,7 @@ this works with a sandbox (``kopf run --sandbox``), and with local clusters such
 ``kopf.WebhookAutoServer``). In a cluster, the server needs a service. Type
 ``kubectl apply -f examples/obj.yaml``, then once more with ``field: 123``, and see the refusal.
 Delete the object, create it without a duration, and see its duration. The tests are in
-``test_example.py`` in the same folder. ``kopf.testing.explore`` does not try its faults, as its
-webhook server has real connections, and the time is virtual. The handlers keep nothing that can be
-lost.
+``test_example.py`` in the same folder.
 """
 import kopf
 

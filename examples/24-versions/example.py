@@ -8,8 +8,6 @@ examples/24-versions/obj.yaml``, which is of the old version. See the object in 
 ``kubectl get archives.v1.example.com -o yaml`` and ``kubectl get archives.v1alpha1.example.com -o
 yaml``. On a cluster, the API server must reach the operator, as for admission handlers (see
 ``examples/13-admission``); apply ``crd.yaml`` first. The tests are in ``test_example.py``.
-``kopf.testing.explore`` does not try its faults, as its webhook server has real connections, and
-the time is virtual.
 """
 import dataclasses
 import decimal

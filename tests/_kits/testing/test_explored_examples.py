@@ -41,11 +41,12 @@ NOT_SURVIVED = {
 
 OBJECTS = {
     '07-filters': 'objs.yaml', '10-indices': 'objs.yaml', '20-reconcile': 'obj.yaml',
-    '23-typed-kinds': 'obj.yaml', '25-external': 'obj.yaml'}
+    '23-typed-kinds': 'obj.yaml', '24-versions': 'obj.yaml', '25-external': 'obj.yaml'}
 CHANGES = {
     '10-indices': {'data': {'background': 'black'}},
     '20-reconcile': {'spec': {'public': False, 'text': 'Bye.'}},
     '23-typed-kinds': {'spec': {'replicas': 3}},
+    '24-versions': {'spec': {'sizeGb': 9}},
     '25-external': {'spec': {'limit': 30}}}
 CHANGE = {'spec': {'field': 'other', 'items': ['item1', 'heavy'], 'duration': '5m'}}
 
@@ -63,9 +64,11 @@ def choose_strikes(name):
 def make_scenario(name):
     path = EXAMPLES / name / OBJECTS[name] if name in OBJECTS else EXAMPLES / 'obj.yaml'
     objs = list(yaml.safe_load_all(path.read_text()))
-    is_deleting = 'on.delete' in (EXAMPLES / name / 'example.py').read_text()
+    is_deleting, has_webhooks = (text in SOURCES[name] for text in ('on.delete', '.managed = '))
 
     async def scenario(client):
+        if has_webhooks:
+            await asyncio.sleep(RECOVERY)  # before that, objects are neither checked nor converted
         for obj in objs:
             await client.create(obj)
         await asyncio.sleep(RECOVERY)
