@@ -1,5 +1,6 @@
 """
 Every example does what the paragraph at its head promises: one section for each, in their order.
+Their own tests, which need no cluster, are among the unit tests.
 
 The operators are run as a reader runs them, but each in a namespace of its own.
 """
@@ -559,39 +560,7 @@ async def test_several_operators_do_not_mix_up_what_they_remember(run, user):
     assert await program.wait() == 0
 
 
-# 17-testing
-
-@pytest.fixture()
-def check(cluster):
-    """Run the tests of an example as a process; returns what they say."""
-    async def check(name):
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, '-m', 'pytest', '-c', os.devnull, '--rootdir', EXAMPLES / name,
-            EXAMPLES / name, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
-        output, _ = await process.communicate()
-        return output.decode()
-
-    return check
-
-
-async def test_hours_of_an_operator_are_tested_before_a_test_times_out(check):
-    output = await check('17-testing')
-    assert '2 passed in ' in output
-
-
-# 22-exploring
-
-async def test_all_faults_are_explored_and_a_mistake_is_found(check):
-    output = await check('22-exploring')
-    assert '2 passed in ' in output
-
-
 # 23-typed-kinds
-
-async def test_typed_kinds_have_tests_with_only_the_rights_that_are_printed(check):
-    output = await check('23-typed-kinds')
-    assert '3 passed in ' in output
-
 
 async def test_of_typed_kinds_the_api_checks_the_values_and_the_handlers_get_them(
         run, user, kinds, minor):
@@ -621,11 +590,6 @@ async def test_of_typed_kinds_the_api_checks_the_values_and_the_handlers_get_the
 
 # 24-versions
 
-async def test_versions_have_tests(check):
-    output = await check('24-versions')
-    assert '3 passed in ' in output
-
-
 async def test_of_versions_the_handlers_know_one_and_users_another(run, user, kinds):
     archive, = load('24-versions/obj.yaml')
     op = run('24-versions')
@@ -641,11 +605,6 @@ async def test_of_versions_the_handlers_know_one_and_users_another(run, user, ki
 
 
 # 25-external
-
-async def test_external_systems_have_tests(check):
-    output = await check('25-external')
-    assert '2 passed in ' in output
-
 
 async def wait_empty(cloud, kind):
     """Wait until all is deleted there; the operator waits for longer, as the cloud could lie."""
@@ -849,11 +808,6 @@ async def test_metrics_of_the_example_are_those_of_its_dashboard_and_alerts(run,
 
 
 # 18-walkthrough
-
-async def test_the_walkthrough_has_tests(check):
-    output = await check('18-walkthrough')
-    assert '2 passed in ' in output
-
 
 async def test_the_walkthrough_leads_to_websites_with_pages_servers_and_records(run, user, kinds):
     website, = load('18-walkthrough/website.yaml')
