@@ -229,7 +229,8 @@ def external(
         whether to call the handler. Default: no filter.
     :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
         registry.
-    :raises TypeError: if there is no resource, or ``immutable`` or ``after`` is a string.
+    :raises TypeError: if there is no resource, if ``immutable`` or ``after`` is a string, or if
+        ``limit_key`` is async.
     :raises ValueError: if ``id``, ``deletion``, or ``on_drift`` is wrong, or if ``max_interval`` is
         less than ``interval``.
     """
@@ -242,6 +243,8 @@ def external(
     for name, collection in (('immutable', immutable), ('after', after)):
         if isinstance(collection, str):
             raise TypeError(f"{name}= must be a collection, e.g. [{collection!r}].")
+    if limit_key is not None and callbacks.is_async(limit_key):
+        raise TypeError("limit_key= must be a synchronous function.")
     leaders = tuple(after)
     pause = math.inf if interval is None else interval
     options: Any = {

@@ -375,10 +375,7 @@ class Journey:
             raise self._fail(self.failure)
         if self.run.limits.is_stopped():
             raise _Stop(externals.Result(due=self.clock.mono(), is_settled=False))
-        notes, external = self.notes, self.external
-        gate = self.driver.open_gate(
-            None if external.limit_key is None
-            else external.limit_key(**self.run.cause.kwargs))
+        notes, external, gate = self.notes, self.external, self._find_gate()
         urgency = gates.Urgency.ROUTINE
         if verb not in ('observe', 'find'):
             urgency = gates.Urgency.CHANGE
@@ -395,6 +392,16 @@ class Journey:
                     f"It waits for its turn at {external.id}.")
             raise _Stop(externals.Result(is_settled=False))
         return gate
+
+    def _find_gate(self) -> gates.Gate:
+        try:
+            return self.driver.open_gate(None if self.external.limit_key is None else (
+                self.external.limit_key(**self.run.cause.kwargs)))
+        except Exception as e:
+            text = f"limit_key= fails: {e!r}"
+            self._complain(text, e)
+            raise self._fail(progression.Outcome(
+                final=False, exception=e, message=text)) from None
 
     async def _invoke(self, step: machine.Call) -> progression.Outcome:
         """Make an attempt of a function of the author."""

@@ -604,6 +604,25 @@ async def test_each_key_of_a_limit_has_its_own_limit():
     assert len(cloud.living) == 3
 
 
+@pytest.mark.parametrize('spec', [{}, {'region': ['not', 'hashable']}])
+@virtual_time
+async def test_errors_of_the_key_of_a_limit_are_of_this_external_only(spec, caplog):
+    cloud, registry, seen = Cloud(), make_registry(), []
+    declare(cloud, registry=registry, limit_key=lambda spec, **_: spec['region'])
+    kopf.on.update('things', registry=registry)(lambda **_: seen.append(1))
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec=spec)
+        await asyncio.sleep(100)
+        assert not cloud.living
+        await api.client.patch('things', 'a', {'spec': {'other': 1}})
+        await asyncio.sleep(1)
+        assert seen == [1]
+        await api.client.patch('things', 'a', {'spec': {'region': 'eu'}})
+        await known(api)
+    [error] = [record for record in caplog.records if record.levelname == 'ERROR']
+    assert error.getMessage().startswith("External 'account': limit_key= fails: ")
+
+
 @virtual_time
 async def test_nothing_is_left_of_the_keys_of_limits_that_come_and_go(monkeypatch):
     monkeypatch.setattr(driving, 'MIN_GATES', 5)
@@ -769,6 +788,14 @@ def test_what_a_reconciling_handler_comes_after_are_externals(after):
 def test_what_an_external_comes_after_is_no_string():
     with pytest.raises(TypeError, match='after='):
         kopf.external('things', id='account', after='other')
+
+
+def test_the_key_of_a_limit_is_found_at_once():
+    async def key(**_):
+        """Nobody would wait for it."""
+
+    with pytest.raises(TypeError, match='limit_key='):
+        kopf.external('things', id='billing', limit_key=key, registry=make_registry())
 
 
 @pytest.mark.parametrize('annotations, expected', [
