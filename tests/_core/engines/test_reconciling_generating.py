@@ -4,6 +4,7 @@ Generated values: made once, when they are absent. In virtual time, on the sandb
 import asyncio
 import base64
 import logging
+import re
 
 import pytest
 
@@ -157,19 +158,29 @@ async def test_applied_manifests_can_have_values(registry, make):
     assert len(words) == 3 and {*words} == {read(secret)}
 
 
+@pytest.mark.parametrize(('kind', 'fail', 'message'), [
+    ('ConfigMap', lambda: 1 / 0, "ZeroDivisionError('division by zero')"),
+    ('ConfigMap', lambda: None, "TypeError('the function has returned None')"),
+    ('ConfigMap', lambda: {'not', 'JSON'}, "TypeError('Object of type set is not JSON "),
+    ('ConfigMap', lambda: float('nan'), "ValueError('Out of range float values"),
+    ('Secret', lambda: None, "TypeError('the function has returned None')"),
+    ('Secret', lambda: 1, "TypeError('a string or bytes are needed, not int')"),
+    ('Secret', lambda: 'hidden\udc80', "ValueError('the string cannot be encoded')"),
+])
 @testing.virtual_time
-async def test_a_failing_function_fails_its_handler(registry, make):
-    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+async def test_a_failing_function_fails_its_handler_only(registry, kind, fail, message, caplog):
+    @kopf.reconcile('kopfexamples', owns=['configmaps', 'secrets'], registry=registry)
     async def failing(**_):
-        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'child'},
-               'data': {'word': kopf.generated(lambda: 1 / 0)}}
+        yield {'apiVersion': 'v1', 'kind': kind, 'metadata': {'name': 'failing'},
+               'data': {'word': kopf.generated(fail)}}
 
     async with testing.open_api('sandbox') as api:
         await api.client.load(CRD)
         async with api.operator(registry=registry) as operator:
             await api.client.create('kopfexamples', 'parent', spec={'n': 1})
-            await operator.wait_log("data.word cannot be generated: ZeroDivisionError")
+            await operator.wait_log(re.escape(f"data.word cannot be generated: {message}"))
             await api.client.wait('secrets', 'child', timeout=5)
+    assert 'hidden' not in caplog.text
 
 
 @testing.virtual_time

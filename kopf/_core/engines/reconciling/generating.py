@@ -248,13 +248,28 @@ async def _fill(manifest: Any, fields: Fields, live: Any, *, force: bool) -> Any
             try:
                 value = SHOWN if is_dry_var.get() else field.make()
                 value = await value if inspect.isawaitable(value) else value
+                value = _encode(value, is_secret=path[0] == 'data' and _is_secret(manifest))
             except Exception as e:
                 raise GenerationError(f"{'.'.join(path)} cannot be generated: {e!r}") from e
-            if path[0] == 'data' and _is_secret(manifest):
-                value = value.encode() if isinstance(value, str) else value
-                value = base64.b64encode(value).decode()
         dicts.ensure(filled, path, value)
     return filled
+
+
+def _encode(value: Any, *, is_secret: bool) -> Any:
+    """Encode a new value as the API takes it. The errors do not show the value."""
+    if value is None:
+        raise TypeError("the function has returned None")
+    if not is_secret:
+        json.dumps(value, allow_nan=False)
+        return value
+    if isinstance(value, str):
+        try:
+            value = value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the string cannot be encoded") from None
+    if not isinstance(value, bytes):
+        raise TypeError(f"a string or bytes are needed, not {type(value).__name__}")
+    return base64.b64encode(value).decode()
 
 
 def _is_secret(manifest: Mapping[str, Any]) -> bool:
