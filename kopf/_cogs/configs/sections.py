@@ -7,6 +7,7 @@ fail much later and far from its cause.
 import collections.abc
 import dataclasses
 import functools
+import math
 import numbers
 import types
 import typing
@@ -93,7 +94,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is bool:
         return not isinstance(value, str)  # 'false' would be true
     if origin in (int, float):
-        return isinstance(value, numbers.Real)
+        return isinstance(value, numbers.Real) and not math.isnan(value)
     if origin is collections.abc.Iterable:
         return isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
     if origin is collections.abc.Callable:

@@ -2,6 +2,7 @@
 The errors by which handlers control their retries, and how all other errors are treated.
 """
 import enum
+import math
 import numbers
 
 
@@ -57,7 +58,7 @@ class TemporaryError(Exception):
 
     def __init__(self, msg: str | None = None, /, delay: float | None = 60) -> None:
         given: object = delay  # of any type, without a type checker
-        if given is not None and not isinstance(given, numbers.Real):
+        if given is not None and (not isinstance(given, numbers.Real) or math.isnan(given)):
             raise TypeError(f"delay= must be a number of seconds, not {delay!r}.")
         super().__init__(*(() if msg is None else (msg,)))
         self.delay = delay

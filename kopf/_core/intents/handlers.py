@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import logging
+import math
 import numbers
 import types
 from collections.abc import Callable, Mapping
@@ -110,7 +111,8 @@ class Handler:
         callbacks.verify_handler(self.fn)
         for name in self.numeric:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, numbers.Real):
+            if value is not None and (
+                    not isinstance(value, numbers.Real) or math.isnan(value)):
                 unit = 'attempts' if name == 'retries' else 'seconds'
                 raise TypeError(f"{name}= must be a number of {unit}, not {value!r}.")
         if self.errors is not None and not isinstance(self.errors, ErrorsMode):
@@ -239,7 +241,8 @@ class SpawningHandler(ResourceHandler):
         delay: object = self.initial_delay
         if callable(delay):
             callbacks.verify_filter('initial_delay=', delay)
-        elif delay is not None and not isinstance(delay, numbers.Real):
+        elif delay is not None and (
+                not isinstance(delay, numbers.Real) or math.isnan(delay)):
             raise TypeError(f"initial_delay= must be a number of seconds, or a function that "
                             f"returns it, not {self.initial_delay!r}.")
 

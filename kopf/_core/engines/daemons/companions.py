@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+import math
 import warnings
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
@@ -343,6 +344,8 @@ class Companion:
             cause = self.companions.make_cause(self.companions.get_body())
             try:
                 delay = float(delay(**cause.kwargs))
+                if math.isnan(delay):
+                    raise ValueError("initial_delay= must be a number of seconds, not nan.")
             except Exception as e:
                 execution.fail(self.handler, e, cause.logger)
                 asyncio.get_running_loop().call_soon(self._end, True)
