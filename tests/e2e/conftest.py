@@ -33,11 +33,10 @@ FORGOTTEN = r'ignore:unclosed (transport|<s(sl|ocket)\.):ResourceWarning'
 
 
 LONGEST = (
-    'test_planning', 'test_killing', 'test_examples', 'test_takeover', 'test_manifests',
-    'test_consistency', 'test_compatibility', 'test_leadership', 'test_peering',
-    'test_reconciling', 'test_sharding', 'test_deployment', 'test_peering_rounds',
-    'test_certificates', 'test_authentication', 'test_resources', 'test_migrating',
-    'test_leadership_clientgo', 'test_versions', 'test_leadership_rounds', 'test_background')
+    'test_leadership', 'test_killing', 'test_takeover', 'test_consistency',
+    'test_leadership_rounds', 'test_leaving', 'test_peering_rounds', 'test_leadership_clientgo',
+    'test_storm', 'test_sharding', 'test_watching', 'test_peering', 'test_storages',
+    'test_background', 'test_authentication', 'test_examples')
 """
 The files that last longest. They begin first, so that no process is left alone with one of them.
 

@@ -94,7 +94,7 @@ async def test_progress_is_kept_where_it_is_told_and_cleaned_away(
     def retried_fn(resource, retry, **_):
         journal.append((resource.plural, retry))
         if not retry:
-            raise kopf.TemporaryError("again!", delay=1)
+            raise kopf.TemporaryError("again!", delay=5)  # after the first operator has stopped
 
     @kopf.on.update(*kind.selector, id='update')
     @kopf.on.update(*status_kind.selector, id='update')
