@@ -7,11 +7,9 @@ The operators are run as a reader runs them, but each in a namespace of its own.
 import asyncio
 import base64
 import json
-import os
 import pathlib
 import signal
 import socket
-import sys
 import time
 import uuid
 
