@@ -307,10 +307,14 @@ class Item:
         self.is_confirmed = True
 
     def take_over(self, raw: bodies.RawBody) -> None:
-        """Take the response to a write of a daemon or a timer, and queue the item."""
-        if self.accept(raw):
-            self.inbox.put(raw)
-        self.source.schedule(self)
+        """Take the response to a write of a daemon or a timer; if it has news, queue the item."""
+        inbox = self.inbox
+        has_news = inbox.has_pending or inbox.version != bodies.parse_version(raw)
+        is_newest = self.accept(raw)
+        if has_news:
+            if is_newest:
+                inbox.put(raw)
+            self.source.schedule(self)
 
     def show(self, raw: bodies.RawBody, packed: bytes | None = None) -> None:
         """Show a new state to the daemons, timers, and indices, and update the kept state."""

@@ -279,3 +279,29 @@ def test_objects_that_other_replicas_can_handle_do_not_count_as_gone():
     assert not hub.is_gone('uid')
     hub.rely_on(lambda uid: True)
     assert hub.is_gone('uid')
+
+
+@virtual_time
+async def test_a_timer_that_writes_what_is_there_calls_no_handlers(registry):
+    calls = []
+
+    @kopf.timer('things', interval=10, registry=registry)
+    async def tick(spec, patch, **_):
+        calls.append('tick')
+        patch.setdefault('status', {})['level'] = spec['level']
+
+    @kopf.reconcile('things', registry=registry)
+    async def fn(status, **_):
+        calls.append(status.get('level'))
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.create(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'x', spec={'level': 1})
+            await asyncio.sleep(5)
+            calls.clear()
+            await asyncio.sleep(30)
+            assert calls == ['tick'] * 3
+            await api.client.patch('things', 'x', {'spec': {'level': 2}})
+            await asyncio.sleep(10)
+    assert calls == ['tick'] * 3 + [1, 'tick', 2]
