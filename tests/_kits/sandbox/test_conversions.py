@@ -85,11 +85,12 @@ async def get_spec(sandbox, kind, name='a'):
 async def test_objects_are_stored_in_one_version_and_shown_in_all(sandbox, hook):
     created = await sandbox.create(make('v1', one=1))
     assert created['spec'] == {'one': 1, 'extra': 'v1'}
-    assert [asked['desiredAPIVersion'] for asked in hook.asked] == ['example.com/v2']
+    assert [asked['desiredAPIVersion'] for asked in hook.asked] == [
+        'example.com/v2', 'example.com/v1']  # what is stored, and what is shown of it
     assert await get_spec(sandbox, NEW) == {'two': 1, 'extra': 'v1'}
-    assert len(hook.asked) == 1  # it is stored like that
+    assert len(hook.asked) == 2  # it is stored like that
     assert await get_spec(sandbox, OLD) == {'one': 1, 'extra': 'v1'}
-    assert len(hook.asked) == 2
+    assert len(hook.asked) == 3
 
 
 async def test_what_is_converted_is_pruned_but_gets_no_defaults(sandbox, hook):
