@@ -601,8 +601,9 @@ async def test_of_versions_the_handlers_know_one_and_users_another(kube, run, us
     obj = await user.get(kinds['archives'], 'hello')
     assert obj['spec'] == {'size': '7G', 'owners': ['ann', 'bob']}
     # Without the operator, no namespace could be deleted as long as the objects are converted.
-    await kube.patch(CRDS, 'archives.example.com', {
-        'spec': {'conversion': {'strategy': 'None', 'webhook': None}}})
+    await kube.request('PATCH', f'{CRDS}/archives.example.com', body={
+        'spec': {'conversion': {'strategy': 'None', 'webhook': None}},
+    }, content_type='application/merge-patch+json')
 
 
 # 25-external
