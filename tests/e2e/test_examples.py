@@ -588,7 +588,7 @@ async def test_of_typed_kinds_the_api_checks_the_values_and_the_handlers_get_the
 
 # 24-versions
 
-async def test_of_versions_the_handlers_know_one_and_users_another(kube, run, user, kinds):
+async def test_of_versions_the_handlers_know_one_and_users_another(run, user, kinds):
     archive, = load('24-versions/obj.yaml')
     op = run('24-versions')
     await op.wait_for(r"Starting the watch-stream for archives\.v1\.example\.com")  # now converted
@@ -600,10 +600,6 @@ async def test_of_versions_the_handlers_know_one_and_users_another(kube, run, us
     await op.wait_for("Resized from 5G to 7G")
     obj = await user.get(kinds['archives'], 'hello')
     assert obj['spec'] == {'size': '7G', 'owners': ['ann', 'bob']}
-    # Without the operator, no namespace could be deleted as long as the objects are converted.
-    await kube.request('PATCH', f'{CRDS}/archives.example.com', body={
-        'spec': {'conversion': {'strategy': 'None', 'webhook': None}},
-    }, content_type='application/merge-patch+json')
 
 
 # 25-external
