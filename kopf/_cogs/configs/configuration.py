@@ -14,12 +14,12 @@ there is no second attempt.
 import concurrent.futures
 import dataclasses
 import logging
-import numbers
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import diffbase, progress, sections
+from kopf._cogs.helpers import numerals
 from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import references, reviews
 
@@ -433,10 +433,9 @@ class ExecutionSettings(sections.Section):
 
     @max_workers.setter
     def max_workers(self, value: int | None) -> None:
-        given: object = value
-        if given is not None and not isinstance(given, numbers.Real):
+        if value is not None and not numerals.is_number(value):
             raise TypeError(
-                f"settings.execution.max_workers must be an integer or None, not {given!r}.")
+                f"settings.execution.max_workers must be an integer or None, not {value!r}.")
         if value is not None and value < 1:
             raise ValueError("The number of workers must be at least 1.")
         self._max_workers = value

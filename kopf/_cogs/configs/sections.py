@@ -7,13 +7,13 @@ fail much later and far from its cause.
 import collections.abc
 import dataclasses
 import functools
-import math
-import numbers
 import types
 import typing
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from kopf._cogs.helpers import numerals
 
 
 @typing.dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
@@ -94,7 +94,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is bool:
         return not isinstance(value, str)  # 'false' would be true
     if origin in (int, float):
-        return isinstance(value, numbers.Real) and not math.isnan(value)
+        return numerals.is_number(value)
     if origin is collections.abc.Iterable:
         return isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
     if origin is collections.abc.Callable:

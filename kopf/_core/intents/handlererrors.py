@@ -2,8 +2,8 @@
 The errors by which handlers control their retries, and how all other errors are treated.
 """
 import enum
-import math
-import numbers
+
+from kopf._cogs.helpers import numerals
 
 
 class ErrorsMode(enum.Enum):
@@ -57,8 +57,7 @@ class TemporaryError(Exception):
     """
 
     def __init__(self, msg: str | None = None, /, delay: float | None = 60) -> None:
-        given: object = delay  # of any type, without a type checker
-        if given is not None and (not isinstance(given, numbers.Real) or math.isnan(given)):
+        if delay is not None and not numerals.is_number(delay):
             raise TypeError(f"delay= must be a number of seconds, not {delay!r}.")
         super().__init__(*(() if msg is None else (msg,)))
         self.delay = delay

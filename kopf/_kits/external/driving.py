@@ -394,6 +394,7 @@ class Journey:
         return gate
 
     def _find_gate(self) -> gates.Gate:
+        """Find whose limit it is; an error of the author's function ends the run."""
         try:
             return self.driver.open_gate(None if self.external.limit_key is None else (
                 self.external.limit_key(**self.run.cause.kwargs)))

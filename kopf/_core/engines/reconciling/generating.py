@@ -79,8 +79,9 @@ def generated(make: Callable[[], Any]) -> Any:
 
     See "Generate a password once" in the documentation.
 
-    :param make: a sync or async function without arguments; it returns the value, as JSON. It is
-        called again if its former value was never stored. Sync functions run in the event loop.
+    :param make: a sync or async function without arguments; it returns the value, as JSON, but
+        not `None`. It is called again if its former value was never stored. Sync functions run in
+        the event loop.
     :returns: a placeholder. The value itself is in the object in the cluster.
     """
     return Generated(make)
