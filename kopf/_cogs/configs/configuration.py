@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import diffbase, progress, sections
-from kopf._cogs.helpers import numerals
 from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import references, reviews
 
@@ -433,7 +432,7 @@ class ExecutionSettings(sections.Section):
 
     @max_workers.setter
     def max_workers(self, value: int | None) -> None:
-        if value is not None and not numerals.is_number(value):
+        if value is not None and not sections.is_number(value):
             raise TypeError(
                 f"settings.execution.max_workers must be an integer or None, not {value!r}.")
         if value is not None and value < 1:

@@ -7,13 +7,13 @@ fail much later and far from its cause.
 import collections.abc
 import dataclasses
 import functools
+import math
+import numbers
 import types
 import typing
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from kopf._cogs.helpers import numerals
 
 
 @typing.dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
@@ -86,6 +86,11 @@ def _suggest(cls: type[Section], name: str) -> str:
     return f"; did you mean {_get_path(cls)}.{close[0]}?" if close else ""
 
 
+def is_number(value: object) -> bool:
+    """Whether the value is a number of any type, but not NaN, which no comparison would notice."""
+    return isinstance(value, numbers.Real) and not math.isnan(value)
+
+
 def _fits(value: Any, hint: Any) -> bool:
     """Whether the value is of the type, or so similar that everything works with it."""
     origin = typing.get_origin(hint) or hint
@@ -94,7 +99,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is bool:
         return not isinstance(value, str)  # 'false' would be true
     if origin in (int, float):
-        return numerals.is_number(value)
+        return is_number(value)
     if origin is collections.abc.Iterable:
         return isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
     if origin is collections.abc.Callable:

@@ -3,7 +3,7 @@ The errors by which handlers control their retries, and how all other errors are
 """
 import enum
 
-from kopf._cogs.helpers import numerals
+from kopf._cogs.configs import sections
 
 
 class ErrorsMode(enum.Enum):
@@ -57,7 +57,7 @@ class TemporaryError(Exception):
     """
 
     def __init__(self, msg: str | None = None, /, delay: float | None = 60) -> None:
-        if delay is not None and not numerals.is_number(delay):
+        if delay is not None and not sections.is_number(delay):
             raise TypeError(f"delay= must be a number of seconds, not {delay!r}.")
         super().__init__(*(() if msg is None else (msg,)))
         self.delay = delay

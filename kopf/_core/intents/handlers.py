@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Literal, Protocol
 
-from kopf._cogs.helpers import numerals
+from kopf._cogs.configs import sections
 from kopf._cogs.structs import dicts, ids, references, reviews
 from kopf._core.intents import callbacks, causes, typedargs
 from kopf._core.intents.handlererrors import ErrorsMode
@@ -110,7 +110,7 @@ class Handler:
         callbacks.verify_handler(self.fn)
         for name in self.numeric:
             value = getattr(self, name)
-            if value is not None and not numerals.is_number(value):
+            if value is not None and not sections.is_number(value):
                 unit = 'attempts' if name == 'retries' else 'seconds'
                 raise TypeError(f"{name}= must be a number of {unit}, not {value!r}.")
         if self.errors is not None and not isinstance(self.errors, ErrorsMode):
@@ -239,7 +239,7 @@ class SpawningHandler(ResourceHandler):
         delay = self.initial_delay
         if callable(delay):
             callbacks.verify_filter('initial_delay=', delay)
-        elif delay is not None and not numerals.is_number(delay):
+        elif delay is not None and not sections.is_number(delay):
             raise TypeError(f"initial_delay= must be a number of seconds, or a function that "
                             f"returns it, not {self.initial_delay!r}.")
 
