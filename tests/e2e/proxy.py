@@ -10,7 +10,7 @@ by itself. It runs in a thread with an event loop of its own, so it can be used 
         proxy.fail(503, match=is_watch, times=3)        # the next 3 watches
         outage = proxy.refuse()                         # all new requests, and nothing gets through
         outage.end()
-        proxy.cut_streams()                             # those now open
+        proxy.cut_streams()                             # the watches of now
         proxy.requests                                  # all that came
 """
 import asyncio
@@ -89,11 +89,11 @@ class Fault:
 
 
 class Stream:
-    """A watch that is open."""
+    """A watch that is forwarded; it is open when the API has begun its response."""
 
-    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+    def __init__(self, request: web.Request) -> None:
         self.request = request
-        self.response = response
+        self.response: web.StreamResponse | None = None
         self.stalled = False
 
 
@@ -230,7 +230,8 @@ class Proxy:
             return await proxy.pass_through(request)
         return self.inject(act, match=match, times=times)
 
-    # What can happen to streams; it happens to those that are open now. Returns their number.
+    # What can happen to streams; it happens to those that are forwarded now, open or not yet: so,
+    # each watch either is one of them or has met the faults before. Returns their number.
 
     def cut_streams(self, match: Match | None = None) -> int:
         """Drop the connections, in the midst of whatever is sent."""
@@ -245,20 +246,32 @@ class Proxy:
     def write_to_streams(
             self, data: bytes, match: Match | None = None, *, cut: bool = False,
     ) -> int:
-        """Put something in: an event, garbage, half a line. Then, maybe, drop the connections."""
+        """
+        Put something into those that are open: an event, garbage, half a line. Then, maybe, drop
+        the connections.
+        """
         async def write(stream: Stream) -> None:
             await stream.response.write(data)
             if cut:
                 await asyncio.sleep(0.05)
                 abort(stream.request)
-        return self._act(match, lambda stream: asyncio.ensure_future(write(stream)))
+        return self._act(
+            match, lambda stream: asyncio.ensure_future(write(stream)), only_open=True)
 
     def count_streams(self, match: Match | None = None) -> int:
-        return len([item for item in self._streams if match is None or match(item.request)])
+        """Count those that are open."""
+        return len(self._choose(match, only_open=True))
 
-    def _act(self, match: Match | None, fn: Callable[[Stream], Any]) -> int:
+    def _choose(self, match: Match | None, *, only_open: bool) -> list[Stream]:
+        return [item for item in self._streams
+                if (match is None or match(item.request))
+                and (item.response is not None or not only_open)]
+
+    def _act(
+            self, match: Match | None, fn: Callable[[Stream], Any], *, only_open: bool = False,
+    ) -> int:
         async def act() -> int:
-            chosen = [item for item in self._streams if match is None or match(item.request)]
+            chosen = self._choose(match, only_open=only_open)
             for stream in chosen:
                 fn(stream)
             return len(chosen)
@@ -318,7 +331,12 @@ class Proxy:
     async def pass_through(self, request: web.Request) -> web.StreamResponse:
         """Forward to the API, and make the response; a watch is over when this returns."""
         if is_watch(request):
-            return await self._pass_through(request)
+            stream = Stream(request)
+            self._streams.add(stream)
+            try:
+                return await self._stream_through(stream)
+            finally:
+                self._streams.discard(stream)
         # The API finishes what it was sent, whether or not the client lives to see that.
         task = asyncio.ensure_future(self._pass_through(request))
         self._passing.add(task)
@@ -327,24 +345,29 @@ class Proxy:
 
     async def _pass_through(self, request: web.Request) -> web.StreamResponse:
         async with self.forward(request) as upstream:
-            headers = {
-                key: val for key, val in upstream.headers.items() if key.lower() not in HOP_BY_HOP}
-            if not is_watch(request) or upstream.status != 200:
-                return web.Response(
-                    status=upstream.status, headers=headers, body=await upstream.read())
+            return await respond(upstream)
 
-            response = web.StreamResponse(headers=headers)
-            await response.prepare(request)
-            stream = Stream(request, response)
-            self._streams.add(stream)
-            try:
-                async for chunk in upstream.content.iter_any():
-                    if stream.stalled:
-                        await asyncio.Event().wait()
-                    await response.write(chunk)
-            finally:
-                self._streams.discard(stream)
+    async def _stream_through(self, stream: Stream) -> web.StreamResponse:
+        async with self.forward(stream.request) as upstream:
+            if upstream.status != 200:
+                return await respond(upstream)
+            response = web.StreamResponse(headers=select_headers(upstream))
+            await response.prepare(stream.request)
+            stream.response = response
+            async for chunk in upstream.content.iter_any():
+                if stream.stalled:
+                    await asyncio.Event().wait()
+                await response.write(chunk)
             return response
+
+
+def select_headers(upstream: aiohttp.ClientResponse) -> dict[str, str]:
+    return {key: val for key, val in upstream.headers.items() if key.lower() not in HOP_BY_HOP}
+
+
+async def respond(upstream: aiohttp.ClientResponse) -> web.Response:
+    return web.Response(
+        status=upstream.status, headers=select_headers(upstream), body=await upstream.read())
 
 
 def make_error_event(status: int, message: str = 'injected', *, reason: str = '') -> bytes:

@@ -4,9 +4,12 @@ What a watch guarantees on a real API, whatever happens between it and us.
 import asyncio
 import contextlib
 import logging
+import pathlib
 import time
 
+import aiohttp
 import pytest
+import yaml
 
 from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
@@ -116,6 +119,31 @@ async def settle(proxy):
     async with asyncio.timeout(20):
         while not proxy.count_streams():
             await asyncio.sleep(0.02)
+
+
+async def test_a_watch_that_is_not_open_yet_is_cut_too(cluster, tmp_path):
+    async def say_nothing(reader, writer):
+        while await reader.read(1000):
+            pass
+        writer.close()
+        closed.set()
+    closed = asyncio.Event()
+    server = await asyncio.start_server(say_nothing, '127.0.0.1', 0)
+    host, port = server.sockets[0].getsockname()
+    config = yaml.safe_load(pathlib.Path(cluster).read_text(encoding='utf-8'))
+    config['clusters'][0]['cluster']['server'] = f'http://{host}:{port}'
+    path = tmp_path / 'silent'
+    path.write_text(yaml.safe_dump(config))
+    with Proxy(str(path)) as proxy:
+        async with aiohttp.ClientSession() as session, asyncio.timeout(20):
+            getting = asyncio.create_task(session.get(f'{proxy.url}/api/v1/pods?watch=true'))
+            while not getting.done():  # the client tries twice
+                proxy.cut_streams()
+                await asyncio.sleep(0.02)
+            with pytest.raises(aiohttp.ServerDisconnectedError):
+                await getting
+    await closed.wait()
+    server.close()
 
 
 async def test_all_is_seen_in_peaceful_times(watch, agree, churn, state, proxy):
