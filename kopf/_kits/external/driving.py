@@ -423,8 +423,8 @@ class Journey:
         if verb in CHANGING and (withhold := externals.withholding_var.get()) is not None:
             if announcement is not None:
                 await self._announce(announcement)
-            withhold(externals.Withheld(
-                self.run.handler, self.run.cause, verb, step.key, step.diff))
+            diff = machine.compare({}, self.desired) if verb == 'create' else step.diff
+            withhold(externals.Withheld(self.run.handler, self.run.cause, verb, step.key, diff))
             self.run.problems.append(f"A preview does not call {verb} of {self.external.id}.")
             raise _Stop(externals.Result(is_settled=False))
         gate = self._enter(verb)

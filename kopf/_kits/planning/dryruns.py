@@ -109,7 +109,8 @@ class DryRun(runs.Run):
         self.withheld[plans.ExternalCall(
             str(call.handler.id), call.verb, '' if call.key is None else str(call.key),
             tuple(comparing.join(item.field) for item in call.diff),
-            attribution.describe(call.cause.resource, call.cause.body))] = None
+            attribution.describe(call.cause.resource, call.cause.body),
+            hash(repr([item.new for item in call.diff])))] = None
 
     def make_operator(self, **options: Any) -> operators.Operator:
         operator = super().make_operator(**options)

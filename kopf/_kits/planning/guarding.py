@@ -5,6 +5,7 @@ What handlers try is refused, and noted. Python tells of it by its audit events,
 """
 import contextlib
 import contextvars
+import errno
 import os
 import socket
 import sys
@@ -33,8 +34,8 @@ class Guard:
     """
     Refuses what leads out of this process, except for the allowed hosts and programs.
 
-    ``attempts`` are what was refused, with the handlers. ``sent`` are the contexts in which
-    requests are sent by blocking clients, until they are served.
+    ``attempts`` are what was refused, with the name to allow it by, and the handlers. ``sent`` are
+    the contexts in which requests are sent by blocking clients, until they are served.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Guard:
         ``command`` is what refuses. Unless it ``is_wide``, it guards only the handlers, and what
         they start: then, the rest of the process can connect to anything.
         """
-        self.attempts: dict[tuple[str, str], None] = {}
+        self.attempts: dict[tuple[str, str], dict[str, None]] = {}
         self.sent: dict[requests.Target, list[contextvars.Context]] = {}
         self.port = 0
         """The port of the sandbox."""
@@ -104,8 +105,9 @@ class Guard:
 
     def _refuse(self, what: str, name: str) -> None:
         handlers = attribution.find_handlers(contextvars.copy_context())
-        self.attempts[what, ', '.join(handlers)] = None
+        self.attempts.setdefault((what, name), {}).update(dict.fromkeys(handlers or ['?']))
         raise ConnectionRefusedError(
+            errno.ECONNREFUSED,  # aiohttp shows no message without a number
             f"{self._command} lets handlers reach only the Kubernetes API, not {what}. "
             f"If it changes nothing there: --allow {name}")
 

@@ -30,9 +30,6 @@ class PlanError(Exception):
     """There is no plan. The message says why."""
 
 
-MAX_NAMED = 10
-"""How many handlers are named that have not ended, and how many paused objects."""
-
 REST = 150.0
 """For how long (virtual seconds) nothing must be written, besides the intervals of handlers."""
 
@@ -170,7 +167,8 @@ def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
         run.items, calls=sorted(
             run.withheld, key=lambda call: (call.verb != 'delete', call.external, call.place)),
         refused=list(run.refused.values()),
-        failures=list(run.attribution.failures.values()),
+        failures=sorted(
+            run.attribution.failures.values(), key=lambda each: (each.handler, each.place)),
         problems=[*run.problems, *(
             f"{qualified(*resource)} cannot be read: {reason}"
             for resource, reason in upstream.unread.items() if _is_needed(run, resource))],
@@ -196,19 +194,16 @@ def _find_unread(run: dryruns.DryRun, upstream: Upstream) -> Iterator[str]:
 
 
 def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
-    for what, handlers in run.guard.attempts:
-        yield f"What {what} would have answered: the connection is refused. By {handlers or '?'}"
+    for (what, name), handlers in run.guard.attempts.items():
+        yield (f"What {what} would have answered: the connection is refused. If handlers change "
+               f"nothing there: --allow {name}. By {plans.name_some(sorted(handlers))}")
     yield from run.unserved
     if run.left_out:
         yield f"The admission handlers are not called: {', '.join(run.left_out)}"
-    for name in run.unended[:MAX_NAMED]:
-        yield f"What {name} does next: it has not ended in time."
-    if len(run.unended) > MAX_NAMED:
-        yield f"What {len(run.unended) - MAX_NAMED} more handlers do next."
-    paused = sorted(run.attribution.paused)
-    for name in paused[:MAX_NAMED]:
-        yield f"What happens to {name} after its pause."
-    if len(paused) > MAX_NAMED:
-        yield f"What happens to {len(paused) - MAX_NAMED} more paused objects."
+    if run.unended:
+        yield f"What is done next by what has not ended in time: {plans.name_some(run.unended)}"
+    if run.attribution.paused:
+        paused = plans.name_some(sorted(run.attribution.paused))
+        yield f"What happens after their pauses to {paused}"
     if not run.is_resting:
         yield f"It is not at rest in the end, after {run.loop.time():.0f} seconds of virtual time."

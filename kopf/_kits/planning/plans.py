@@ -5,8 +5,8 @@ import collections
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 from kopf._cogs.structs import concealing
 from kopf._kits.planning import comparing
@@ -14,6 +14,8 @@ from kopf._kits.planning.attribution import Failure
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Difference
 from kopf._kits.sandbox.statuses import Obj
+
+_T = TypeVar('_T')
 
 Action = Literal['create', 'change', 'replace', 'delete']
 
@@ -49,6 +51,24 @@ def make_field(kind: Kind, path: comparing.Path, old: Any, new: Any) -> Field:
     resource = kind.as_resource()
     return Field(comparing.join(path), *(
         concealing.conceal_value(value, path, resource) for value in (old, new)))
+
+
+MAX_NAMED = 3
+"""How many objects or handlers of the same fate are named."""
+
+
+def name_some(names: Sequence[str]) -> str:
+    """Name the first ones, and count the others."""
+    more = len(names) - MAX_NAMED
+    return ', '.join(names[:MAX_NAMED]) + (f", and {more} more" if more > 0 else '')
+
+
+def group_by(items: Iterable[_T], get_key: Callable[[_T], object]) -> Iterable[list[_T]]:
+    """Group items, in the order of the first ones."""
+    groups: dict[object, list[_T]] = {}
+    for item in items:
+        groups.setdefault(get_key(item), []).append(item)
+    return groups.values()
 
 
 def show(value: Any, *, size: int) -> str:
@@ -103,8 +123,10 @@ class ExternalCall:
     key: str
     """What would be changed; empty for what would be created."""
     fields: Sequence[str]
-    """What would be updated."""
+    """What would be set or updated."""
     place: str
+    digest: int = 0
+    """A number that differs if the values of the fields differ, in this process."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +191,17 @@ class Plan:
             only_old=list(known.values()),
             refused=[each for each in self.refused if each not in old.refused],
             failures=[each for each in self.failures if each not in old.failures],
-            unknown=[each for each in self.unknown if each not in old.unknown])
+            unknown=[*self.unknown, *(
+                f"What {handler} for {places} would do, which fails in both versions: {message}"
+                for handler, places, message in group_failures(
+                    [each for each in self.failures if each in old.failures]))])
+
+
+def group_failures(failures: Iterable[Failure]) -> Iterator[tuple[str, str, str]]:
+    """Group the same failures for several objects: the handlers, some objects, the messages."""
+    for group in group_by(failures, lambda each: (each.handler, each.message)):
+        places = name_some([each.place or 'the operator' for each in group])
+        yield group[0].handler, places, group[0].message
 
 
 def make_items(

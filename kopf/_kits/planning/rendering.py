@@ -4,17 +4,27 @@ Rendering: a plan as text for people, as Markdown for a comment, and as JSON.
 import collections
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
 
-from kopf._kits.planning.plans import Field, Item, Plan, show
+from kopf._kits.planning.plans import (
+    ExternalCall,
+    Field,
+    Item,
+    Plan,
+    group_by,
+    group_failures,
+    name_some,
+    show,
+)
+
+_T = TypeVar('_T')
 
 MAX_ALIKE = 3
 """How many objects are shown whose same fields change."""
 
-MAX_HANDLERS = 3
 MAX_VALUE = 120
 """How many characters of a value are shown."""
 
@@ -61,17 +71,16 @@ def _iter_details(plan: Plan) -> Iterator[str]:
         yield from _iter_section(title, items)
     if plan.calls:
         yield f"# Would be called in external systems: {len(plan.calls)}"
-    for call in plan.calls:
-        what = ' '.join(filter(None, (call.verb, call.key)))
-        fields = f" ({', '.join(call.fields)})" if call.fields else ''
-        yield f"{SIGNS[call.verb]} {call.external}: {what}{fields}, for {call.place}"
+    for group in group_by(plan.calls, lambda call: (call.external, call.verb, tuple(call.fields))):
+        yield from _iter_alike(
+            group, _iter_call, f"calls of {group[0].external}", is_whole=group[0].verb == 'delete')
     for title, texts in {
             "Would be refused by the API": [
                 f"{each.verb} {each.place}{_by(each.handlers)}: {each.message}"
                 for each in plan.refused],
             "Failing handlers, so that the plan for these objects is incomplete": [
-                f"{each.handler} for {each.place or 'the operator'}: {each.message}"
-                for each in plan.failures],
+                f"{handler} for {places}: {message}"
+                for handler, places, message in group_failures(plan.failures)],
             "Unknown": plan.unknown,
             "Errors": plan.problems}.items():
         if texts:
@@ -83,16 +92,25 @@ def _iter_section(title: str, items: Sequence[Item]) -> Iterator[str]:
     if not items:
         return
     yield f"# {title}: {len(items)}"
-    groups: dict[object, list[Item]] = {}
-    for item in items:
-        key = item.place.resource, item.action, tuple(field.path for field in item.fields)
-        groups.setdefault(key, []).append(item)
-    for group in groups.values():
-        is_whole = group[0].is_deletion  # each of them is named
-        for item in group if is_whole else group[:MAX_ALIKE]:
-            yield from _iter_item(item)
-        if not is_whole and len(group) > MAX_ALIKE:
-            yield f"  … and {len(group) - MAX_ALIKE} more {group[0].place.resource} like these"
+    for group in group_by(items, lambda item: (
+            item.place.resource, item.action, tuple(field.path for field in item.fields))):
+        yield from _iter_alike(
+            group, _iter_item, group[0].place.resource, is_whole=group[0].is_deletion)
+
+
+def _iter_alike(
+        group: Sequence[_T], render: Callable[[_T], Iterator[str]], noun: str, *, is_whole: bool,
+) -> Iterator[str]:
+    for item in group if is_whole else group[:MAX_ALIKE]:  # each deletion is named
+        yield from render(item)
+    if not is_whole and len(group) > MAX_ALIKE:
+        yield f"  … and {len(group) - MAX_ALIKE} more {noun} like these"
+
+
+def _iter_call(call: ExternalCall) -> Iterator[str]:
+    what = ' '.join(filter(None, (call.verb, call.key)))
+    fields = f" ({', '.join(call.fields)})" if call.fields else ''
+    yield f"{SIGNS[call.verb]} {call.external}: {what}{fields}, for {call.place}"
 
 
 def _iter_item(item: Item) -> Iterator[str]:
@@ -128,9 +146,7 @@ def _iter_field(field: Field) -> Iterator[str]:
 
 
 def _by(handlers: Sequence[str]) -> str:
-    more = len(handlers) - MAX_HANDLERS
-    shown = ', '.join(handlers[:MAX_HANDLERS]) or 'Kopf'
-    return f", by {shown}{f', and {more} more' if more > 0 else ''}"
+    return f", by {name_some(handlers) or 'Kopf'}"
 
 
 def _iter_summary(plan: Plan) -> Iterator[str]:

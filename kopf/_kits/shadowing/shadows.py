@@ -99,8 +99,8 @@ class Shadow(attribution.Attribution):
             click.echo(f"! {_describe(refused)}")
         for text in self.unserved:
             click.echo(f"! {text}")
-        for what, names in self.guard.attempts:
-            click.echo(f"! Refused: {what}, by {names or '?'}")
+        for (what, _), names in self.guard.attempts.items():
+            click.echo(f"! Refused: {what}, by {plans.name_some(sorted(names))}")
         if self.withheld:
             verbs = collections.Counter(verb for verb, *_ in self.withheld)
             calls = ', '.join(f"{count} {verb}" for verb, count in sorted(verbs.items()))

@@ -364,7 +364,7 @@ def test_resources_that_are_not_served_are_told(plan):
     unknown, = plan(text).unknown
     assert unknown.startswith("Unresolved resources cannot be served (try creating their CRDs): ")
     assert 'kopfexample.v9.kopf.dev' in unknown
-    assert not plan(text, against=text).unknown
+    assert plan(text, against=text).unknown == [unknown]
     assert not plan(NOTHING.replace('kopfexamples', 'kopfexample')).unknown
 
 
@@ -433,10 +433,10 @@ async def make(**_):
     await asyncio.Event().wait()
 ''', horizon=1000)
     assert not made.items
-    assert made.unknown[0] == (
-        "What make for kopfexamples.kopf.dev default/example does next: it has not ended in time.")
-    assert made.unknown[10:] == [
-        "What 2 more handlers do next.",
+    assert made.unknown == [
+        "What is done next by what has not ended in time: make for kopfexamples.kopf.dev "
+        "default/example, make for kopfexamples.kopf.dev default/other00, make for "
+        "kopfexamples.kopf.dev default/other01, and 9 more",
         "It is not at rest in the end, after 1002 seconds of virtual time."]
 
 
@@ -455,9 +455,8 @@ def configure(settings, **_):
 {CHILD}""")
     assert names(made.items) == [('create', 'configmaps default/c')]
     assert made.unknown == [
-        *(f"What happens to kopfexamples.kopf.dev default/a{number:02} after its pause."
-          for number in range(10)),
-        "What happens to 3 more paused objects."]
+        "What happens after their pauses to kopfexamples.kopf.dev default/a00, "
+        "kopfexamples.kopf.dev default/a01, kopfexamples.kopf.dev default/a02, and 10 more"]
 
 
 def test_a_pause_can_end_before_the_horizon(plan, client):
@@ -659,6 +658,18 @@ def test_connections_are_refused_and_listed(plan, parent, server, way):
     assert any(f'127.0.0.1:{server}' in text and text.endswith(f'By {who}')
                for text in made.unknown)
     assert not made.items
+
+
+def test_what_aiohttp_says_of_refused_connections_says_what_to_do(plan, parent):
+    made = plan('''
+import aiohttp
+
+@kopf.on.create('kopfexamples')
+async def ask(**_):
+    async with aiohttp.ClientSession() as session:
+        await session.get('http://127.0.0.1:1/')
+''')
+    assert '--allow 127.0.0.1' in made.failures[0].message
 
 
 @pytest.mark.parametrize('way', ASKING)
@@ -872,13 +883,16 @@ async def create(**_):
     assert not made.items
 
 
-def test_failures_of_both_versions_are_not_told(plan, parent):
+def test_failures_of_both_versions_are_no_errors_but_unknown(plan, parent):
     text = '''
 @kopf.on.create('kopfexamples')
 def fail(**_):
     raise ValueError("as always")
 '''
-    assert plan(text, against=text).get_code() == 0
+    made = plan(text, against=text)
+    assert made.unknown[-1] == ("What fail for kopfexamples.kopf.dev default/example would do, "
+                                "which fails in both versions: as always")
+    assert not made.failures and made.get_code() == 0
 
 
 def test_both_versions_have_the_same_state(plan, parent, client):
@@ -1142,7 +1156,7 @@ def list_calls(made):
 
 def test_nothing_is_created_in_external_systems(plan, parent):
     made = plan(BILLING)
-    assert list_calls(made) == [('billing', 'create', '')]
+    assert list_calls(made) == [('billing', 'create', '', 'n')]
     assert [item.finalizers for item in made.items] == [['+kopf.dev/external']]
     assert not made.failures and made.get_code() == 2
 
@@ -1175,9 +1189,35 @@ def test_new_things_are_planned_though_the_system_cannot_be_asked_for_others(pla
     import socket
     socket.create_connection(('billing.example.com', 443))
 """))
-    assert list_calls(made) == [('billing', 'create', '')] * 3
+    assert list_calls(made) == [('billing', 'create', '', 'n')] * 3
     assert [text.partition(':')[0] for text in made.unknown][:1] == [
         "What billing.example.com"]
+
+
+def test_other_values_for_external_systems_are_a_difference(plan, client):
+    client.create('kopfexamples', 'known', spec={'n': 2}, metadata={
+        'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
+    client.create('kopfexamples', 'new', spec={'n': 2})
+    made = plan(BILLING.replace("spec['n']", "spec['n'] + 1"), against=BILLING)
+    assert sorted(list_calls(made)) == [
+        ('billing', 'create', '', 'n'), ('billing', 'update', 'key1', 'n')]
+    assert not plan(BILLING, against=BILLING).calls
+
+
+def test_systems_that_no_version_can_reach_are_told(plan, client):
+    client.create('kopfexamples', 'example', spec={'n': 2}, metadata={
+        'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
+    text = BILLING.replace("    return {'n': 1, 'region': 'here'}", """
+    import socket
+    socket.create_connection(('billing.example.com', 443))
+""")
+    made = plan(text.replace("spec['n']", "spec['n'] + 1"), against=text)
+    assert not made.calls and not made.failures
+    assert any(each.startswith("What billing.example.com:443 would have answered")
+               for each in made.unknown)
+    assert any(each.startswith("What billing/observe for kopfexamples.kopf.dev default/example "
+                               "would do, which fails in both versions: ")
+               for each in made.unknown)
 
 
 def test_external_systems_need_nothing_if_nothing_would_change(plan, client):

@@ -48,6 +48,21 @@ def test_calls_of_external_systems_have_a_line_each():
 """)
 
 
+def test_only_some_of_the_same_calls_of_external_systems_are_shown_but_all_deletions():
+    lines = render(calls=[
+        testing.ExternalCall('billing', verb, f'key{number}', (), f'things default/{number}')
+        for verb in ('delete', 'update') for number in range(5)]).splitlines()
+    assert [line[0] for line in lines[:-4]] == [*'#-----~~~ ']
+    assert lines[9] == "  … and 2 more calls of billing like these"
+
+
+def test_the_same_failures_are_one_line():
+    text = render(failures=[
+        testing.Failure('fn', f'things default/{number}', 'oops') for number in range(5)])
+    assert "! fn for things default/0, things default/1, things default/2, and 2 more: oops" in text
+    assert "failing handlers: 5" in text
+
+
 def test_a_changed_field_has_a_line_for_each_value():
     assert '''\
 ~ configmaps default/x: changed, by fn for things default/a

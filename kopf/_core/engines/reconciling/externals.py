@@ -26,6 +26,7 @@ class Withheld(NamedTuple):
     key: Any
     """What it would change; None for a new thing."""
     diff: diffs.Diff
+    """What would be set or updated."""
 
 
 withholding_var: contextvars.ContextVar[Callable[[Withheld], None] | None] = contextvars.ContextVar(
