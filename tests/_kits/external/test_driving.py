@@ -70,6 +70,31 @@ async def test_a_thing_is_created_kept_and_deleted_with_its_object():
 
 
 @virtual_time
+async def test_a_thing_is_left_while_its_object_does_not_match_and_goes_with_it():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0, interval=50, labels={'billed': 'yes'})
+    async with running(registry) as api:
+        for name in 'ab':
+            await api.client.create(
+                'things', name, spec={'plan': 'small'}, metadata={'labels': {'billed': 'yes'}})
+            await known(api, name)
+        await api.client.create('things', 'c')
+        calls = len(cloud.calls)
+        for name in 'ab':
+            await api.client.patch('things', name, {
+                'metadata': {'labels': {'billed': None}}, 'spec': {'plan': 'large'}})
+        await asyncio.sleep(1000)
+        assert len(cloud.calls) == calls
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+        thing, = cloud.living
+        await api.client.patch('things', 'b', {'metadata': {'labels': {'billed': 'yes'}}})
+        await asyncio.sleep(5)
+        assert thing.content == {'plan': 'large'}
+    assert [call.verb for call in cloud.calls].count('create') == 2
+
+
+@virtual_time
 async def test_a_change_is_made_once_in_a_system_that_shows_it_at_once():
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry, consistency=0, interval=300)
