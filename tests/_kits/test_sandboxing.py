@@ -474,6 +474,22 @@ def test_a_shadow_writes_nothing_and_reports_differences(start, crd, tmp_path, m
     assert '{"colour": "red"} here (by fn for kopfexamples.kopf.dev default/obj)' in out
     assert "Refused: the program true, by fn for kopfexamples" in out
     assert "Differences from production: 1 (1 more)." in out
+    assert "not judged" not in out
+
+
+def test_a_shadow_says_what_it_has_not_judged(start, crd, tmp_path, monkeypatch):
+    _, config = start('sandbox', '--load', crd)
+    kubeconfig = tmp_path / 'production'
+    kubeconfig.write_text(yaml.safe_dump(config))
+    monkeypatch.setenv('KUBECONFIG', str(kubeconfig))
+    (tmp_path / 'new.py').write_text(OLD)
+    shadow, _ = start('run', '-A', '--shadow', 'new.py')
+    read_until(shadow, 'Creation is processed')
+    code, out = stop(shadow)
+    assert code == 0
+    assert out.endswith(
+        "Objects that are not judged, as they differ for less than the window of 60 seconds: 1.\n"
+        "Differences from production: none.\n")
 
 
 @pytest.mark.parametrize('option', ['--sandbox', '--upstream', '--rbac', '--reload',

@@ -67,6 +67,8 @@ class Shadow(attribution.Attribution):
         """The writes of the new version that the API refuses, by the objects and the verbs."""
         self.unserved: Sequence[str] = ()
         """Which resources of the handlers are not served in the end, in words."""
+        self.unjudged = 0
+        """How many objects differ in the end, for less than the window."""
         self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
         self._registry = registry
         self._managers = {patching.FIELD_MANAGER, *managers}
@@ -105,6 +107,9 @@ class Shadow(attribution.Attribution):
             verbs = collections.Counter(verb for verb, *_ in self.withheld)
             calls = ', '.join(f"{count} {verb}" for verb, count in sorted(verbs.items()))
             click.echo(f"Calls of external systems, which are left to production: {calls}.")
+        if self.unjudged:
+            click.echo(f"Objects that are not judged, as they differ for less than the window of "
+                       f"{self.window:g} seconds: {self.unjudged}.")
         counts = ', '.join(f"{count} {category}" for category, count in self._summarize().items())
         click.echo("Differences from production: " + (
             f"{sum(self.counts.values())} ({counts})." if counts else "none."))
@@ -237,7 +242,7 @@ class _Upstream(Upstream):
 
     async def stop(self) -> None:
         if hasattr(self, '_twins'):
-            self._twins.conclude()
+            self._shadow.unjudged = self._twins.conclude()
             self._shadow.unserved = dryruns.find_unserved(
                 self._shadow._registry, self._cluster.kinds)
         await super().stop()

@@ -301,10 +301,18 @@ class Twins(overlays.Overlay):
         if is_news and all(path in twin.told for path in found):
             self._align(item, twin)
 
-    def conclude(self) -> None:
-        """Tell what differs for a window at least, and is not told yet."""
+    def conclude(self) -> int:
+        """
+        Tell what differs for a window at least, and is not told yet. Return how many objects have
+        begun to differ later than that, and are not told.
+        """
+        young, late = 0, self._now() - self._window
         for item, twin in list(self._twins.items()):
             self._judge(item, twin, patience=1)
+            young += self._twins.get(item) is twin and any(
+                path not in twin.told and twin.since.get((path, finding.note), late) > late
+                for path, finding in self._compare(item).items())
+        return young
 
     def _compare(self, item: overlays.Item) -> verdicts.Findings:
         twin, local = self._twins[item], self._store.get(*item)
