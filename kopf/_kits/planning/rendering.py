@@ -14,6 +14,7 @@ from kopf._kits.planning.plans import (
     Field,
     Item,
     Plan,
+    Refused,
     group_by,
     group_failures,
     name_some,
@@ -74,10 +75,12 @@ def _iter_details(plan: Plan) -> Iterator[str]:
     for group in group_by(plan.calls, lambda call: (call.external, call.verb, tuple(call.fields))):
         yield from _iter_alike(
             group, _iter_call, f"calls of {group[0].external}", is_whole=group[0].verb == 'delete')
+    if plan.refused:
+        yield "# Would be refused by the API"
+    for refused in group_by(plan.refused, lambda each: (
+            each.verb, each.place.resource, each.message.replace(each.place.name, ''))):
+        yield from _iter_alike(refused, _iter_refused, refused[0].place.resource, is_whole=False)
     for title, texts in {
-            "Would be refused by the API": [
-                f"{each.verb} {each.place}{_by(each.handlers)}: {each.message}"
-                for each in plan.refused],
             "Failing handlers, so that the plan for these objects is incomplete": [
                 f"{handler} for {places}: {message}"
                 for handler, places, message in group_failures(plan.failures)],
@@ -111,6 +114,10 @@ def _iter_call(call: ExternalCall) -> Iterator[str]:
     what = ' '.join(filter(None, (call.verb, call.key)))
     fields = f" ({', '.join(call.fields)})" if call.fields else ''
     yield f"{SIGNS[call.verb]} {call.external}: {what}{fields}, for {call.place}"
+
+
+def _iter_refused(refused: Refused) -> Iterator[str]:
+    yield f"! {refused.verb} {refused.place}{_by(refused.handlers)}: {refused.message}"
 
 
 def _iter_item(item: Item) -> Iterator[str]:

@@ -56,6 +56,15 @@ def test_only_some_of_the_same_calls_of_external_systems_are_shown_but_all_delet
     assert lines[9] == "  … and 2 more calls of billing like these"
 
 
+def test_only_some_of_the_same_refusals_are_shown():
+    text = render(refused=[
+        testing.Refused(testing.Place('pods', '', name), 'patch', f'Pod "{name}" is {what}', ['fn'])
+        for what in ('immutable', 'invalid') for name in ('p1', 'p2', 'p3', 'p4', 'p5')])
+    assert text.count('is immutable') == text.count('is invalid') == 3
+    assert text.count("\n  … and 2 more pods like these\n") == 2
+    assert "refused by the API: 10" in text
+
+
 def test_the_same_failures_are_one_line():
     text = render(failures=[
         testing.Failure('fn', f'things default/{number}', 'oops') for number in range(5)])
