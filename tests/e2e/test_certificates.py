@@ -252,7 +252,7 @@ class World:
             assert time.monotonic() < deadline, (secret['metadata'], set(secret['data']))
             await asyncio.sleep(0.1)
 
-    async def wait_bundle(self, id_, *, timeout=10):
+    async def wait_bundle(self, id_, *, timeout=30):
         """Wait until the API trusts only this certificate."""
         deadline = time.monotonic() + timeout
         while True:

@@ -322,7 +322,7 @@ async def test_flags_are_events_or_futures_of_asyncio_or_threads(
     task = asyncio.create_task(kopf.operator(
         registry=registry, settings=settings, clusterwide=True, standalone=True,
         ready_flag=ready, stop_flag=stop))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not is_raised(ready):
             await asyncio.sleep(0.01)
         assert not task.done()
@@ -379,7 +379,7 @@ async def test_operators_in_threads_have_nothing_in_common(kube, borrow, cluster
             operator.wait_ready()
         objs = [await kube.create(kind, f'obj{number}') for number, kind in enumerate(kinds)]
         for number, obj in enumerate(objs):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not await find_events(kube, obj, reason=f"By{number}"):
                     await asyncio.sleep(0.1)
     finally:
@@ -404,7 +404,7 @@ async def test_operators_with_the_same_settings_do_not_end_each_others_posting(
     try:
         second.stop()
         obj = await kube.create(kinds[0], 'obj')
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not await find_events(kube, obj):
                 await asyncio.sleep(0.1)
     finally:

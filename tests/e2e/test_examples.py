@@ -517,7 +517,7 @@ async def test_an_embedded_operator_serves_its_application(run, user, namespace)
                 return (await response.json()).get(f'{namespace}/{NAME}')
 
     async def wait_for(expected):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await get() != expected:
                 await asyncio.sleep(0.05)
 

