@@ -159,6 +159,8 @@ class Cluster:
         if kind is not None:
             with contextlib.suppress(schemas.Undecodable, APIError):  # as it is, then
                 known, _ = objects.conform(kind, obj)
+                if entry.revision:  # else, it is not in the store, but only upstream
+                    known['metadata']['resourceVersion'] = str(entry.revision)
                 made = objects.encode_object(kind, schemas.default(schemas.schema_of(kind), known))
                 return dataclasses.replace(
                     entry, raw=made, stored=None if made == raw else raw)

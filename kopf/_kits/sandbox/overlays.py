@@ -115,7 +115,7 @@ class Overlay:
             self._bases[item] = new
             self._deleted.add(new.uid)
         elif local is None or _strip(local.decode()) != _strip(new.decode()):
-            self._put(resource, new.decode())
+            self._put(resource, new.decode(), new.stored)
 
     def lose(self, resource: Resource, key: Key) -> None:
         """Take note that an object does not exist upstream."""
@@ -151,7 +151,7 @@ class Overlay:
         made = rebase(kind, old, new, ours)
         if after is self._bases.get(item) and reduce(made) == reduce(new):
             del self._bases[item]
-            self._put(item[0], after.decode())
+            self._put(item[0], after.decode(), after.stored)
         elif is_released(kind, made):
             self._deleted.add(local.uid)
             self._remove(item)
@@ -182,13 +182,13 @@ class Overlay:
             self._cluster.kinds.named(obj['apiVersion'], obj['kind']))
         return named or self._kinds.get(resource) or self._cluster.kind(resource)
 
-    def _put(self, resource: Resource, obj: Obj) -> None:
+    def _put(self, resource: Resource, obj: Obj, stored: bytes | None = None) -> None:
         """Store an object in its version, as if it had been stored long ago."""
         kind, key = self._find_kind(resource, obj), key_of(obj)
         with self._speak():
             try:
                 self._store.put(
-                    resource, key, obj, lambda stored: objects.encode_object(kind, stored))
+                    resource, key, obj, lambda made: objects.encode_object(kind, made), stored)
             except APIError as e:
                 logger.warning(f"{kind.kind} {_join(key)} of the upstream cannot be stored here: "
                                f"{e}")

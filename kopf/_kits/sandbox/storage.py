@@ -151,9 +151,13 @@ class Store:
 
     # Writing.
 
-    def put(self, resource: Resource, key: Key, obj: Obj, encode: Callable[[Obj], bytes]) -> Entry:
+    def put(
+            self, resource: Resource, key: Key, obj: Obj, encode: Callable[[Obj], bytes],
+            stored: bytes | None = None,
+    ) -> Entry:
         """
-        Store an object as it is, but for its ``resourceVersion``, which is set in it.
+        Store an object as it is, but for its ``resourceVersion``, which is set in it. ``stored`` is
+        what was written, if it is read as something else.
 
         Raises `APIError` if it is too large.
         """
@@ -165,7 +169,8 @@ class Store:
         if len(raw) > MAX_SIZE:
             raise APIError("etcdserver: request is too large", reason='')
         self.revision += 1
-        new = Entry(key, metadata['uid'], self.revision, raw, metadata.get('labels') or None)
+        new = Entry(
+            key, metadata['uid'], self.revision, raw, metadata.get('labels') or None, stored)
         table.entries[key] = new
         if old is None:
             bisect.insort(table.keys, key)

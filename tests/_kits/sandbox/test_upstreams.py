@@ -633,6 +633,40 @@ async def test_a_definition_that_is_changed_here_gives_defaults_to_all_objects(t
                 if change.kind.plural == 'toys'] == [('touched', 3), ('untouched', 3)]
 
 
+async def test_a_field_that_a_definition_here_does_not_know_is_not_lost(there, over):
+    crd = json.loads(json.dumps(CRD))
+    properties = {'a': {'type': 'integer'}, 'b': {'type': 'integer'}}
+    crd['spec']['versions'][0]['schema'] = {'openAPIV3Schema': {
+        'type': 'object', 'properties': properties}}
+    await there.load(crd)
+    for name in ('early', 'merged'):
+        await there.create(toy(name, a=1, b=2))
+
+    async def list_toys(here):
+        return {obj['metadata']['name']: (obj['a'], obj.get('b'))
+                for obj in await here.list('toys', 'default')}
+
+    async with over() as here:
+        assert await list_toys(here) == {'early': (1, 2), 'merged': (1, 2)}
+        del properties['b']
+        await here.load(crd)
+        await here.patch('toys', 'merged', {'a': 3})
+        await there.patch('toys', 'merged', {'a': 3})
+        await there.create(toy('late', a=1, b=2))
+
+        async def is_followed():
+            return await list_toys(here) == {
+                'early': (1, None), 'merged': (3, None), 'late': (1, None)}
+
+        await until(is_followed)
+        properties['b'] = {'type': 'integer'}
+        await here.load(crd)
+        assert await list_toys(here) == {'early': (1, 2), 'merged': (3, 2), 'late': (1, 2)}
+        found = await here.get('toys', 'late')
+        await here.patch('toys', 'late', {
+            'metadata': {'resourceVersion': found['metadata']['resourceVersion']}, 'a': 2})
+
+
 # Webhooks.
 
 def hook(url):
