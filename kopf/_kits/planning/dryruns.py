@@ -108,7 +108,7 @@ class DryRun(runs.Run):
     def _withhold(self, call: externals.Withheld) -> None:
         self.withheld[plans.ExternalCall(
             str(call.handler.id), call.verb, '' if call.key is None else str(call.key),
-            tuple(comparing.join(item.field) for item in call.diff),
+            tuple(comparing.join(item.field) or 'all' for item in call.diff),
             attribution.describe(call.cause.resource, call.cause.body),
             hash(repr([item.new for item in call.diff])))] = None
 

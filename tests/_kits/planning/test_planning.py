@@ -1204,6 +1204,11 @@ def test_other_values_for_external_systems_are_a_difference(plan, client):
     assert not plan(BILLING, against=BILLING).calls
 
 
+def test_what_is_desired_can_be_no_dict(plan, parent):
+    made = plan(BILLING.replace("return {'n': spec['n']}", "return 'large'"))
+    assert list_calls(made) == [('billing', 'create', '', 'all')]
+
+
 def test_systems_that_no_version_can_reach_are_told(plan, client):
     client.create('kopfexamples', 'example', spec={'n': 2}, metadata={
         'annotations': KNOWN, 'finalizers': ['kopf.dev/external']})
