@@ -63,8 +63,8 @@ class DryRun(runs.Run):
         self.staged: set[Item] = set()
         self.refused: dict[Item, plans.Refused] = {}
         self.requests: collections.Counter[str] = collections.Counter()
-        self.withheld: dict[plans.ExternalCall, None] = {}
-        """The calls of external systems that are not made."""
+        self.withheld: dict[object, plans.ExternalCall] = {}
+        """The calls of external systems that are not made, the latest ones of each thing."""
         self.left_out: list[str] = []
         """The handlers that are never called here."""
         self.unserved: Sequence[str] = ()
@@ -106,11 +106,11 @@ class DryRun(runs.Run):
         await self.start(_observer=self.attribution)
 
     def _withhold(self, call: externals.Withheld) -> None:
-        self.withheld[plans.ExternalCall(
-            str(call.handler.id), call.verb, '' if call.key is None else str(call.key),
-            tuple(comparing.join(item.field) or 'all' for item in call.diff),
-            attribution.describe(call.cause.resource, call.cause.body),
-            hash(repr([item.new for item in call.diff])))] = None
+        place = attribution.describe(call.cause.resource, call.cause.body)
+        self.withheld[call.handler.id, call.verb, call.key, place] = plans.ExternalCall(
+            str(call.handler.id), call.verb, '' if call.key is None else str(call.key), tuple(
+                plans.Placeholder(comparing.join(item.field) or 'all', item.new)
+                for item in call.diff), place)
 
     def make_operator(self, **options: Any) -> operators.Operator:
         operator = super().make_operator(**options)

@@ -164,8 +164,8 @@ async def _log_in(registry: registries.OperatorRegistry) -> credentials.Credenti
 
 def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
     return plans.Plan(
-        run.items, calls=sorted(
-            run.withheld, key=lambda call: (call.verb != 'delete', call.external, call.place)),
+        run.items, calls=sorted(run.withheld.values(), key=lambda call: (
+            call.verb != 'delete', call.external, call.place)),
         refused=list(run.refused.values()),
         failures=sorted(
             run.attribution.failures.values(), key=lambda each: (each.handler, each.place)),

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from kopf._cogs.structs import concealing
 from kopf._kits.planning import comparing
@@ -46,11 +46,39 @@ class Field:
     new: Any
 
 
+class Placeholder(str):
+    """A text instead of a value. It differs from the same text instead of another value."""
+
+    def __new__(cls, text: str, value: object = None) -> Self:
+        made = super().__new__(cls, text)
+        made._digest = hash(repr(value))
+        return made
+
+    _digest: int
+
+    def __eq__(self, other: object) -> bool:
+        is_other = isinstance(other, Placeholder) and other._digest != self._digest
+        return not is_other and super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+
 def make_field(kind: Kind, path: comparing.Path, old: Any, new: Any) -> Field:
-    """Make a field of an object. The values of Secrets are concealed."""
+    """Make a field of an object. The values of Secrets are concealed, but can be compared."""
     resource = kind.as_resource()
     return Field(comparing.join(path), *(
-        concealing.conceal_value(value, path, resource) for value in (old, new)))
+        _mark(concealing.conceal_value(value, path, resource), value) for value in (old, new)))
+
+
+def _mark(shown: Any, value: Any) -> Any:
+    if shown is value:
+        return value
+    if isinstance(shown, Mapping):
+        return {key: _mark(inner, value[key]) for key, inner in shown.items()}
+    return Placeholder(shown, value)
 
 
 MAX_NAMED = 3
@@ -125,8 +153,6 @@ class ExternalCall:
     fields: Sequence[str]
     """What would be set or updated."""
     place: str
-    digest: int = 0
-    """A number that differs if the values of the fields differ, in this process."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,6 +2,7 @@ import asyncio
 import dataclasses
 import datetime
 import http.server
+import json
 import socket
 import sys
 import threading
@@ -1192,6 +1193,23 @@ def test_new_things_are_planned_though_the_system_cannot_be_asked_for_others(pla
     assert list_calls(made) == [('billing', 'create', '', 'n')] * 3
     assert [text.partition(':')[0] for text in made.unknown][:1] == [
         "What billing.example.com"]
+
+
+@pytest.mark.parametrize('field', ['stringData', 'data'])
+def test_other_values_of_secrets_are_a_difference_and_not_shown(plan, parent, client, field):
+    def text(value):
+        return f"""
+@kopf.reconcile('kopfexamples', owns=['secrets'])
+def fn(name, **_):
+    return {{'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {{'name': name}}, {field!r}: {{
+        'changed': {value!r}, 'same': 'c2FtZQ=='}}}}
+"""
+    made = plan(text('b25l'), against=text('dHdv'))
+    item, = made.items
+    assert item.fields == [testing.Field('data.changed', '***', '***')]
+    shown = json.dumps(dataclasses.asdict(made))
+    assert '"***"' in shown and 'b25l' not in repr(made) + shown
+    assert not plan(text('b25l'), against=text('b25l')).items
 
 
 def test_other_values_for_external_systems_are_a_difference(plan, client):
