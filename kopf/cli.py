@@ -1093,7 +1093,7 @@ def adopt(__controls: CLIControls, key: str, **options: Any) -> None:
 
     For example: kopf external adopt tenants tenant1 billing --key acct-1234
     """
-    _state(__controls, key, '.adopt', f"It is adopted by the key {key}", **options)
+    _state(__controls, key, f"It is adopted by the key {key}", **options)
 
 
 @external.command(page='external', short_help="Record that nothing exists.")
@@ -1106,25 +1106,27 @@ def retry(__controls: CLIControls, **options: Any) -> None:
 
     For example: kopf external retry tenants tenant1 billing
     """
-    _state(__controls, 'true', '.retry', "It is created now", **options)
+    _state(__controls, None, "It is created now", **options)
 
 
 def _state(
-        controls: CLIControls, text: str, suffix: str, done: str, *,
-        name: str, id: str, **options: Any,
+        controls: CLIControls, key: str | None, done: str, *, name: str, id: str, **options: Any,
 ) -> None:
     from kopf._kits.external import records  # only for these commands
+    suffix = records.RETRY if key is None else records.ADOPT
     _annotate(
-        controls, text, {**options, 'names': [name], 'annotation': records.make_name(id, suffix)},
-        done=done, known="This was said already")
+        controls, 'true' if key is None else key,
+        {**options, 'names': [name], 'annotation': records.make_name(id, suffix)},
+        done=done, known="This was said already",
+        check=lambda raw: records.find_contradiction(raw, id, key))
 
 
 def _annotate(
-        controls: CLIControls, text: str | None, options: dict[str, Any], *, done: str, known: str,
+        controls: CLIControls, text: str | None, options: dict[str, Any], **texts: Any,
 ) -> None:
     from kopf._kits.lifecycle import annotating  # only for these commands
     _sweep(controls, 'annotated', lambda sweep: annotating.annotate(
-        sweep, text, annotating.Options(**options), done=done, known=known))
+        sweep, text, annotating.Options(**options), **texts))
 
 
 @main.command(

@@ -190,6 +190,13 @@ async def test_where_nobody_can_tell_people_are_asked(cluster, kube, kind, repli
     assert code == 0, output
     assert output.endswith(f"default/obj: It is adopted by the key {key}.\n")
     await wait_phase(kube, kind, 'obj', 'known')
+    code, output = await commands.run(
+        cluster, 'external', 'retry', f'{kind.plural}.{kind.group}', 'obj', 'billing',
+        '-n', 'default')
+    assert code == 1
+    assert output.endswith(f"default/obj: This cannot be, as it exists by the key {key}.\n")
+    assert not [name for name in (await kube.get(kind, 'obj'))['metadata']['annotations']
+                if name.endswith('.retry')]
     await kube.delete(kind, 'obj')
     await kube.wait_gone(kind, 'obj')
     assert not billing.accounts

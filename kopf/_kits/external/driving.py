@@ -340,8 +340,9 @@ class Journey:
         known, record = self.record, step.record
         annotations: dict[str, str | None] = {
             records.make_name(self.external.id): record.encode(), records.MARK: 'yes'}
-        if known.phase is Phase.UNKNOWN:
-            annotations[records.make_name(self.external.id, records.RETRY)] = None
+        answer = records.make_name(self.external.id, records.RETRY)
+        if answer in conventions.get_annotations(self.run.raw or {}):  # it is of no later question
+            annotations[answer] = None
         is_written = await self.run.write(annotations, is_held=True)
         self._read()
         if not is_written:

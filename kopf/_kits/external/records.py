@@ -128,6 +128,24 @@ def read(raw: Mapping[str, Any], id: str) -> Record | None:
     return None if text is None else decode(text)
 
 
+def find_contradiction(raw: Mapping[str, Any], id: str, key: str | None) -> str | None:
+    """
+    Say why people cannot be right that a thing has this key, or (for None) that a call has created
+    nothing; None if they can.
+    """
+    try:
+        record = read(raw, id)
+    except ValueError as e:
+        return str(e)
+    if key is None and record is None:
+        return f"There is no record of {id!r}"
+    if record is not None and (
+            record.phase is not Phase.UNKNOWN if key is None else
+            record.key is not None and str(record.key) != key):
+        return f"This cannot be, as {record.describe()}"
+    return None
+
+
 def list_names(raw: Mapping[str, Any]) -> set[str]:
     """List the names of the annotations with records on an object."""
     return {name for name in conventions.get_annotations(raw) if name != MARK

@@ -1,9 +1,9 @@
 """
 Annotations of single objects by people: the work of the commands ``kopf pause``, ``kopf unpause``,
-and ``kopf brakes release``.
+``kopf brakes release``, and ``kopf external``.
 """
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from kopf._cogs.clients import patching
 from kopf._cogs.structs import bodies, references
@@ -28,12 +28,14 @@ class Options:
 
 async def annotate(
         sweep: sweeping.Sweep, text: str | None, options: Options, *, done: str, known: str,
+        check: Callable[[bodies.RawBody], str | None] = lambda _: None,
 ) -> bool:
     """
     Annotate objects with this text; or remove the annotation, for None.
 
     Whether the API server has taken all of them is returned. It is said what is done to each:
-    ``done``, or ``known`` if the object was annotated so already.
+    ``done``, or ``known`` if the object was annotated so already; or why it is not annotated, as
+    ``check`` returns it.
 
     :raises CommandError: if there is no such kind or object.
     :raises errors.APIError: if the objects cannot be listed.
@@ -41,9 +43,11 @@ async def annotate(
     resource = commanding.find_resource(options.kind, sweep.served)
     found = await _find(sweep, resource, options)
 
-    async def write(meta: sweeping.Meta) -> None:
-        annotations = found[meta['uid']]['metadata'].get('annotations') or {}
-        outcome = known
+    async def write(meta: sweeping.Meta) -> str | None:
+        raw, outcome = found[meta['uid']], known
+        annotations = raw['metadata'].get('annotations') or {}
+        if (problem := check(raw)) is not None:
+            return f"{problem}."
         if annotations.get(options.annotation) != text:
             newest = await patching.patch(
                 sweep.client, resource=resource, namespace=meta['namespace'], name=meta['name'],
@@ -51,6 +55,7 @@ async def annotate(
                     'uid': meta['uid'], 'annotations': {options.annotation: text}}})
             outcome = "It is gone" if newest is None else done
         sweep.say(f"{sweeping.get_name(meta)}: {outcome}.")
+        return None
 
     reasons = await sweeping.for_each(
         [sweeping.get_meta(raw) for raw in found.values()], write, title=resource.plural)

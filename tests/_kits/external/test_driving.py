@@ -221,6 +221,27 @@ async def test_people_can_say_that_there_is_none():
 
 
 @virtual_time
+async def test_an_answer_is_not_one_to_a_later_question():
+    """Otherwise, what somebody has said long ago lets a second thing be created."""
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, finds=False, interval=10, consistency=0)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.patch('things', 'a', {'metadata': {'annotations': {
+            f'{RECORD}.retry': 'true'}}})
+        await asyncio.sleep(100)
+        cloud.faults.extend([None, 'after'])  # of the observation, and of the creation
+        cloud.living[0].deleted = cloud.now
+        await asyncio.sleep(1000)
+        obj = await api.client.get('things', 'a')
+        assert get_record(obj)['phase'] == 'unknown'
+        assert f'{RECORD}.retry' not in obj['metadata']['annotations']
+    assert [call.verb for call in cloud.calls].count('create') == 2
+    assert len(cloud.living) == 1
+
+
+@virtual_time
 async def test_an_existing_thing_is_adopted_by_an_annotation_once():
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry)

@@ -5,7 +5,7 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._kits.external.records import Phase, Record
+from kopf._kits.external.records import Phase, Record, find_contradiction
 from tests._kits.external.clouds import Cloud, declare
 
 BASE = {'apiVersion': 'example.com/v1', 'kind': 'Thing'}
@@ -33,6 +33,34 @@ def explain(record, **meta):
 def test_phases_are_explained(record, text):
     verdict, = explain(record.encode()).handlers
     assert (verdict.decorator, verdict.id, verdict.because) == ('external', 'account', text)
+
+
+UNKNOWN = Record(phase=Phase.UNKNOWN, token='t')
+KNOWN = Record(phase=Phase.KNOWN, token='t', key=5)
+
+
+@pytest.mark.parametrize(['record', 'key', 'problem'], [
+    (None, 'k', None),
+    (None, None, "There is no record of 'account'"),
+    (UNKNOWN, 'k', None),
+    (UNKNOWN, None, None),
+    (KNOWN, '5', None),
+    (KNOWN, 'k', "This cannot be, as it exists by the key 5"),
+    (KNOWN, None, "This cannot be, as it exists by the key 5"),
+    (Record(phase=Phase.CREATING, token='t', attempt=1), None,
+     "This cannot be, as a call to create it was announced with the token t, attempt 1, and its "
+     "result is not known"),
+])
+def test_answers_that_cannot_be_right_are_refused(record, key, problem):
+    annotations = {} if record is None else {'external.kopf.dev/account': record.encode()}
+    raw = {'metadata': {'annotations': annotations}}
+    assert find_contradiction(raw, 'account', key) == problem
+
+
+def test_answers_about_strange_records_are_refused():
+    raw = {'metadata': {'annotations': {'external.kopf.dev/account': '{}'}}}
+    problem = "The record of an external system is not readable: '{}'"
+    assert find_contradiction(raw, 'account', 'k') == problem
 
 
 def test_strange_records_are_explained():
