@@ -69,6 +69,8 @@ class Record:
     """The key of the annotation that was followed, so that it is not followed twice."""
     synced: str | None = None
     """The digest of the desired state that the thing has got."""
+    of: str | None = None
+    """The name of the object, with its namespace: a copy of the object has another thing."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -120,12 +122,19 @@ def decode(text: str) -> Record:
 
 def read(raw: Mapping[str, Any], id: str) -> Record | None:
     """
-    Read the record of an external on an object; None if there is none.
+    Read the record of an external on an object; None if there is none of this object.
 
     :raises ValueError: if the record is not readable.
     """
     text = conventions.get_annotations(raw).get(make_name(id))
-    return None if text is None else decode(text)
+    record = None if text is None else decode(text)
+    return None if record is None or record.of not in (None, name_object(raw)) else record
+
+
+def name_object(raw: Mapping[str, Any]) -> str:
+    """Name an object within its kind."""
+    metadata = raw['metadata']
+    return '/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))
 
 
 def find_contradiction(raw: Mapping[str, Any], id: str, key: str | None) -> str | None:

@@ -259,6 +259,49 @@ async def test_an_existing_thing_is_adopted_by_an_annotation_once():
     assert len(cloud.living) == 1
 
 
+def copy(obj, **metadata):
+    """The object as people get it with ``kubectl get -o yaml``, and edit and apply it."""
+    kept = {key: obj['metadata'][key]
+            for key in ('name', 'namespace', 'annotations', 'finalizers')}
+    return {**{key: obj[key] for key in ('apiVersion', 'kind', 'spec')},
+            'metadata': {**kept, **metadata}}
+
+
+@virtual_time
+async def test_a_copy_of_an_object_has_a_thing_of_its_own():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0)
+    async with running(registry) as api:
+        await api.client.create('namespaces', 'other')
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        obj = await known(api)
+        key = get_record(obj)['key']
+        for copied in (copy(obj, name='b'), copy(obj, namespace='other')):
+            await api.client.create(copied)
+        await asyncio.sleep(100)
+        assert len(cloud.living) == 3
+        await api.client.delete('things', 'b')
+        await api.client.delete('things', 'a', namespace='other')
+        await asyncio.sleep(100)
+        assert [thing.key for thing in cloud.living] == [key]
+
+
+@virtual_time
+async def test_a_restored_object_keeps_its_thing():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        obj = await known(api)
+    async with running(registry) as api:
+        await api.client.create(copy(obj))
+        await asyncio.sleep(100)
+        assert [thing.key for thing in cloud.living] == [get_record(obj)['key']]
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert not cloud.living
+
+
 @virtual_time
 async def test_orphans_are_left():
     cloud, registry = Cloud(), make_registry()
