@@ -243,6 +243,13 @@ def test_owned_resources_must_be_in_a_collection():
         kopf.reconcile('kex', owns='pods')
 
 
+@pytest.mark.parametrize(['interval', 'error'], [
+    (0, ValueError), (-1, ValueError), ('5', TypeError), (float('nan'), TypeError)])
+def test_the_interval_of_a_reconciler_is_a_positive_number(interval, error):
+    with pytest.raises(error, match='interval= must be'):
+        kopf.reconcile('kex', interval=interval)(lambda **_: None)
+
+
 @pytest.mark.parametrize('decorator, reason', [
     (kopf.on.validate, 'validate'), (kopf.on.mutate, 'mutate')])
 def test_webhooks_have_what_is_declared(decorator, reason):

@@ -8,7 +8,7 @@ import enum
 import functools
 import logging
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 from kopf._cogs.configs import sections
@@ -284,6 +284,12 @@ class ReconcilingHandler(ResourceHandler):
     conditions: bool = False
 
     title = 'Reconciler'
+    numeric = (*ResourceHandler.numeric, 'interval')
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.interval is not None and self.interval <= 0:
+            raise ValueError(f"interval= must be positive, not {self.interval!r}.")
 
     def describe_wait(self, raw: Mapping[str, Any]) -> str | None:
         """Say for which externals of the object the handler waits; None if it does not."""
@@ -295,6 +301,10 @@ class Origin(Protocol):
     """The declaration of an external, and its functions."""
 
     id: str
+    leaders: Sequence[str]
+    """The ids of the externals that are there before this one."""
+    followers: Sequence[str]
+    """The ids of those that are gone before this one, as they need it."""
 
     @property
     def calls(self) -> 'Mapping[str, CallHandler]': ...
@@ -302,8 +312,8 @@ class Origin(Protocol):
     def get_key(self, body: Mapping[str, Any], /) -> Any:
         """Get the key of what an object has in the system; None if it is not known."""
 
-    def find_fault(self) -> str | None:
-        """Say what is missing in the declaration, now that all is declared."""
+    def find_fault(self, others: 'Iterable[Origin]') -> str | None:
+        """Say what is wrong with the declaration, now that all others are declared."""
 
     def make_driver(self, hub: Any) -> Any:
         """Make what works with the system, for all objects of an operator."""

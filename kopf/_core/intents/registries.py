@@ -114,11 +114,16 @@ class OperatorRegistry:
         :raises LookupError: if there is any of `find_missing_indices`, or if a conversion between
             versions or a function of an external is absent.
         """
+        origins = self.list_origins()
         faults = [converter.find_fault() for converter in self._converters.values()]
-        faults += [handler.origin.find_fault() for handler in self._reconciling
-                   if isinstance(handler, handlers.ExternalHandler)]
+        faults += [origin.find_fault(origins) for origin in origins]
         for complaint in [*self.find_missing_indices(), *filter(None, faults)]:
             raise LookupError(complaint)
+
+    def list_origins(self) -> list[handlers.Origin]:
+        """List the declarations of the externals."""
+        return [handler.origin for handler in self._reconciling
+                if isinstance(handler, handlers.ExternalHandler)]
 
     def find_missing_indices(self) -> Iterator[str]:
         """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""

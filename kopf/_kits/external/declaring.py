@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
+from kopf._cogs.configs import sections
 from kopf._cogs.structs import dicts, ids, references
 from kopf._core.intents import callbacks, handlers, registries
 from kopf._kits.external import driving, gates, machine, records
@@ -108,8 +109,15 @@ class External(driving.Declaration):
             return None if record is None else record.key
         return None
 
-    def find_fault(self) -> str | None:
-        """Say which functions are missing."""
+    def find_fault(self, others: Iterable[handlers.Origin]) -> str | None:
+        """Say which functions are missing, or why it can never be created."""
+        known, before = {other.id: other.leaders for other in others}, list(self.leaders)
+        for id in before:
+            if id not in known:
+                return f"The external {self.id!r} comes after {id!r}, which is no external."
+            before += [leader for leader in known[id] if leader not in before]
+        if self.id in before:
+            return f"The external {self.id!r} comes after itself, by after= of {', '.join(before)}."
         needed = ['observe', 'create', *([] if self.abilities.orphans else ['delete'])]
         missing = [f'@{self.id}.{verb}' for verb in needed if verb not in self.calls]
         return (f"The external {self.id!r} needs these functions, too: {', '.join(missing)}."
@@ -229,24 +237,34 @@ def external(
         whether to call the handler. Default: no filter.
     :param registry: the `kopf.OperatorRegistry` that gets the handler. Default: the default
         registry.
-    :raises TypeError: if there is no resource, if ``immutable`` or ``after`` is a string, or if
-        ``limit_key`` is async.
-    :raises ValueError: if ``id``, ``deletion``, or ``on_drift`` is wrong, or if ``max_interval`` is
-        less than ``interval``.
+    :raises TypeError: if there is no resource, if ``immutable``, ``after``, or ``shown`` is a
+        string, if ``limit`` is no `kopf.Rate`, or if ``limit_key`` is async or no function.
+    :raises ValueError: if ``id``, ``deletion``, ``on_drift``, or a time is wrong, or if
+        ``max_interval`` is less than ``interval``.
     """
     if not re.fullmatch('[A-Za-z0-9]([A-Za-z0-9_-]{0,48}[A-Za-z0-9])?', id):
         raise ValueError(f"id= must be up to 50 letters, digits, - and _, not {id!r}.")
     if on_drift not in ('correct', 'report') or deletion not in ('delete', 'orphan'):
         raise ValueError("on_drift= is 'correct' or 'report'; deletion= is 'delete' or 'orphan'.")
-    if max_interval is not None and (interval is None or max_interval < interval):
+    pause = math.inf if interval is None else interval
+    longest = pause if max_interval is None else max_interval
+    for name, seconds in (('interval', pause), ('max_interval', longest)):
+        if not sections.is_number(seconds) or seconds < 0:
+            raise ValueError(f"{name}= must be a number of seconds, not {seconds!r}.")
+    for name, seconds in (('consistency', consistency), ('timeout', timeout)):
+        if not sections.is_number(seconds) or not 0 <= seconds < math.inf:
+            raise ValueError(f"{name}= must be a finite number of seconds, not {seconds!r}.")
+    if longest < pause:
         raise ValueError(f"max_interval= must not be less than interval=, which is {interval!r}.")
-    for name, collection in (('immutable', immutable), ('after', after)):
+    if limit is not None and not isinstance(limit, gates.Rate):
+        raise TypeError(f"limit= must be a kopf.Rate, not {limit!r}.")
+    for name, collection in (('immutable', immutable), ('after', after), ('shown', shown)):
         if isinstance(collection, str):
             raise TypeError(f"{name}= must be a collection, e.g. [{collection!r}].")
-    if limit_key is not None and callbacks.is_async(limit_key):
-        raise TypeError("limit_key= must be a synchronous function.")
-    leaders = tuple(after)
-    pause = math.inf if interval is None else interval
+    if limit_key is not None:
+        callbacks.verify_filter('limit_key=', limit_key)
+        if callbacks.is_async(limit_key):
+            raise TypeError("limit_key= must be a synchronous function.")
     options: Any = {
         'declared': references.get_declaration(arg1),
         'selector': references.Selector(
@@ -254,18 +272,18 @@ def external(
             singular=singular, shortcut=shortcut, category=category),
         'param': param, 'backoff': backoff}
     made = External(
-        id=id, interval=pause, max_interval=pause if max_interval is None else max_interval,
-        limit=limit, limit_key=limit_key,
-        leaders=[other.id if isinstance(other, External) else other for other in leaders],
+        id=id, interval=pause, max_interval=longest, limit=limit, limit_key=limit_key,
+        leaders=[other.id if isinstance(other, External) else other for other in after],
         shown=tuple(shown), abilities=machine.Abilities(
             updates=False, corrects=on_drift == 'correct', orphans=deletion == 'orphan',
             replaces=replace, immutable=tuple(map(dicts.parse_field, immutable)),
             consistency=consistency, timeout=timeout), _options=options)
     made.desired(lambda spec, **_: dict(spec))
-    for other in leaders:
-        if isinstance(other, External):
-            other.followers = (*other.followers, id)
     target = registries.get_default_registry() if registry is None else registry
+    for other in target.list_origins():  # some name each other before they are declared
+        for leader, follower in ((other, made), (made, other)):
+            if leader.id in follower.leaders:
+                leader.followers = (*leader.followers, follower.id)
     target.append(handlers.ExternalHandler(
         id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions, labels=labels,
         annotations=annotations, when=when, **options))

@@ -48,7 +48,7 @@ class Rate:
     :param count: the number of calls.
     :param per: the time in seconds. Default: one second.
     :param concurrency: how many calls can be under way at once. Default: no limit.
-    :raises ValueError: if a number is not positive.
+    :raises ValueError: if a number is not positive, or not finite.
     """
     count: float
     per: float = 1.0
@@ -56,8 +56,8 @@ class Rate:
 
     def __post_init__(self) -> None:
         concurrency = 1 if self.concurrency is None else self.concurrency
-        if self.count <= 0 or self.per <= 0 or concurrency < 1:
-            raise ValueError(f"The numbers of a rate must be positive: {self!r}.")
+        if not (0 < self.count < math.inf and 0 < self.per < math.inf and concurrency >= 1):
+            raise ValueError(f"The numbers of a rate must be positive and finite: {self!r}.")
 
     def share(self, share: float) -> tuple[int, float]:
         """Get the part of one of several replicas: so many calls in so many seconds."""

@@ -421,12 +421,15 @@ async def test_paused_objects_are_only_observed():
     assert [thing.content for thing in cloud.living] == [{'plan': 'large'}]
 
 
+@pytest.mark.parametrize('is_named', [False, True])
 @virtual_time
-async def test_externals_are_created_in_order_and_deleted_in_the_reverse_order():
-    cloud, registry = Cloud(), make_registry()
+async def test_externals_are_created_in_order_and_deleted_in_the_reverse_order(is_named):
+    cloud, registry, events = Cloud(), make_registry(), []
+    second = None
+    if is_named:  # before the other one is declared
+        second = kopf.external('things', id='second', registry=registry, after=['account'])
     first = declare(cloud, registry=registry)
-    second = kopf.external('things', id='second', registry=registry, after=[first])
-    events = []
+    second = second or kopf.external('things', id='second', registry=registry, after=[first])
 
     @second.observe
     def observe(key, **_):
@@ -601,12 +604,46 @@ def test_missing_functions_are_a_fault():
         registry.verify()
 
 
+@pytest.mark.parametrize(['orders', 'problem'], [
+    ({'a': ['b']}, "'a' comes after 'b', which is no external"),
+    ({'a': ['a']}, "'a' comes after itself, by after= of a"),
+    ({'a': ['b'], 'b': ['c'], 'c': ['b']}, "'b' comes after itself, by after= of c, b"),
+])
+def test_impossible_orders_are_faults(orders, problem):
+    registry = kopf.OperatorRegistry()
+    for id, after in orders.items():
+        made = kopf.external('things', id=id, registry=registry, deletion='orphan', after=after)
+        made.observe(lambda **_: None)
+        made.create(lambda **_: 'key')
+    with pytest.raises(LookupError, match=problem):
+        registry.verify()
+
+
 @pytest.mark.parametrize('options', [
     {'id': 'a.b'}, {'id': ''}, {'id': 'x' * 51}, {'id': 'a', 'on_drift': 'x'},
     {'id': 'a', 'deletion': 'x'}])
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError):
         kopf.external('things', registry=kopf.OperatorRegistry(), **options)
+
+
+@pytest.mark.parametrize('value', [float('nan'), -1, '5'])
+@pytest.mark.parametrize('name', ['interval', 'max_interval', 'consistency', 'timeout'])
+def test_wrong_times_are_refused(name, value):
+    with pytest.raises(ValueError, match=f'{name}= must be'):
+        kopf.external('things', id='a', registry=kopf.OperatorRegistry(), **{name: value})
+
+
+@pytest.mark.parametrize('name', ['consistency', 'timeout'])
+def test_times_within_which_something_is_certain_are_finite(name):
+    with pytest.raises(ValueError, match=f'{name}= must be a finite'):
+        kopf.external('things', id='a', registry=kopf.OperatorRegistry(), **{name: float('inf')})
+
+
+@pytest.mark.parametrize('name, value', [('limit', 5), ('limit_key', 'x'), ('shown', 'plan')])
+def test_options_of_wrong_types_are_refused(name, value):
+    with pytest.raises(TypeError, match=f'{name}= must be'):
+        kopf.external('things', id='a', registry=kopf.OperatorRegistry(), **{name: value})
 
 
 @virtual_time

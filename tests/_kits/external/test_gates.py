@@ -200,3 +200,12 @@ async def test_gates_are_idle_when_nobody_calls_and_no_call_counts():
     assert not gate.is_idle
     await asyncio.sleep(50)
     assert gate.is_idle
+
+
+@pytest.mark.parametrize('options', [
+    {'count': 0}, {'count': float('nan')}, {'count': float('inf')}, {'count': 1, 'per': 0},
+    {'count': 1, 'per': float('nan')}, {'count': 1, 'per': float('inf')},
+    {'count': 1, 'concurrency': 0}, {'count': 1, 'concurrency': float('nan')}])
+def test_the_numbers_of_a_rate_are_positive_and_finite(options):
+    with pytest.raises(ValueError, match='positive and finite'):
+        Rate(**options)
