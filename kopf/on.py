@@ -1645,8 +1645,8 @@ def reconcile(
     :raises TypeError: for no resource or several; for an option of a wrong type; for ``value``,
         ``old``, or ``new`` without ``field``; for a generator, or a function without ``**_``.
     :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
-        neither a string nor strings; for a callable without a name, if there is no ``id``;
-        for an ``interval`` that is not positive.
+        neither a string nor strings; for a callable without a name, if there is no ``id``; for a
+        negative ``interval``.
     """
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")

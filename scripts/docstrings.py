@@ -158,7 +158,10 @@ RULES = [
     *on(ADMISSION, 'validate'),
     *on({**ADMISSION, 'param operations': f"{ADMISSION['param operations'][:-1]} but deletions."},
         'mutate'),
-    *on(SHARED, 'resume', 'create', 'delete', 'index: id errors', 'event', 'reconcile: backoff'),
+    *on(SHARED, 'resume', 'create', 'delete', 'index: id errors', 'event'),
+    *on({**SHARED, 'raises ValueError': (
+        f"{SHARED['raises ValueError'][:-1]}; for a negative ``interval``.")},
+        'reconcile: backoff'),
     *on(CHANGED, 'update: field', 'field: field'),
     *on(RUNNING, 'daemon', 'timer'),
     *on(NESTED, 'subhandler', 'register'),

@@ -244,9 +244,9 @@ def test_owned_resources_must_be_in_a_collection():
 
 
 @pytest.mark.parametrize(['interval', 'error'], [
-    (0, ValueError), (-1, ValueError), ('5', TypeError), (float('nan'), TypeError)])
-def test_the_interval_of_a_reconciler_is_a_positive_number(interval, error):
-    with pytest.raises(error, match='interval= must be'):
+    (-1, ValueError), ('5', TypeError), (float('nan'), TypeError)])
+def test_the_interval_of_a_reconciler_is_a_number(interval, error):
+    with pytest.raises(error, match='interval= must '):
         kopf.reconcile('kex', interval=interval)(lambda **_: None)
 
 

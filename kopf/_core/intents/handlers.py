@@ -288,8 +288,8 @@ class ReconcilingHandler(ResourceHandler):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.interval is not None and self.interval <= 0:
-            raise ValueError(f"interval= must be positive, not {self.interval!r}.")
+        if self.interval is not None and self.interval < 0:
+            raise ValueError(f"interval= must not be negative, but it is {self.interval!r}.")
 
     def describe_wait(self, raw: Mapping[str, Any]) -> str | None:
         """Say for which externals of the object the handler waits; None if it does not."""
