@@ -40,7 +40,7 @@ class Lines:
         pass
 
     async def wait(self, *keys):
-        async with asyncio.timeout(120):  # Kubernetes takes its time to delete namespaces
+        async with asyncio.timeout(240):  # Kubernetes takes its time to delete namespaces
             while set(self.states) != set(keys):
                 await asyncio.sleep(0.02)
 

@@ -378,7 +378,7 @@ async def test_namespaces_are_served_as_they_are_named_and_as_they_come_and_go(
         assert set(journal) == expected
 
         await kube.delete(NAMESPACES, late)
-        await kube.wait_gone(NAMESPACES, late, timeout=120)  # Kubernetes takes its time for it
+        await kube.wait_gone(NAMESPACES, late, timeout=240)  # Kubernetes takes its time for it
         journal.clear()
         _, uid = await make(late)
         expected = {(name, late, uid) for name, *_ in expected}

@@ -233,7 +233,7 @@ async def test_a_version_comes_and_another_one_goes_without_calls(
     namespace = f'ns-{new.plural}'
     await kube.request('POST', NAMESPACES.get_path(), body={'metadata': {'name': namespace}})
     await kube.delete(NAMESPACES, namespace, namespace='')
-    await kube.wait_gone(NAMESPACES, namespace, namespace='', timeout=120)
+    await kube.wait_gone(NAMESPACES, namespace, namespace='', timeout=240)
 
     # The old version is dropped; the operator after that knows only the new one.
     text = write(NEW, cls='New')
