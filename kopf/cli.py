@@ -1122,11 +1122,11 @@ def _state(
 
 
 def _annotate(
-        controls: CLIControls, text: str | None, options: dict[str, Any], **texts: Any,
+        controls: CLIControls, text: str | None, options: dict[str, Any], **answers: Any,
 ) -> None:
     from kopf._kits.lifecycle import annotating  # only for these commands
     _sweep(controls, 'annotated', lambda sweep: annotating.annotate(
-        sweep, text, annotating.Options(**options), **texts))
+        sweep, text, annotating.Options(**options), **answers))
 
 
 @main.command(

@@ -53,14 +53,15 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     """Describe the mistakes that can be found without a cluster, in one line per mistake."""
     known: dict[tuple[object, ...], handlers.ResourceHandler] = {}
     indices = {str(handler.id) for handler in registry._indexing}
-    origins = registry.list_origins()
-    calls = [call for origin in origins for call in origin.calls.values()]
+    calls = [call for handler in registry.iter_resource_handlers()
+             if isinstance(handler, handlers.ExternalHandler)
+             for call in handler.origin.calls.values()]
     for each in [*registry._activities, *registry.iter_resource_handlers(), *calls]:
         yield from _find_faults_of_args(each, indices)
         yield from _find_faults_of_numbers(each)
     yield from registry.find_missing_indices()
     yield from filter(None, [each.find_fault() for each in registry._converters.values()])
-    yield from filter(None, [each.find_fault(origins) for each in origins])
+    yield from registry.find_wrong_externals()
     declared = dict.fromkeys(each.declared for each in registry.iter_resource_handlers())
     yield from filter(None, [each.find_fault() for each in declared if each is not None])
     for handler in registry.iter_resource_handlers():

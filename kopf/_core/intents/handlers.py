@@ -303,8 +303,6 @@ class Origin(Protocol):
     id: str
     leaders: Sequence[str]
     """The ids of the externals that are there before this one."""
-    followers: Sequence[str]
-    """The ids of those that are gone before this one, as they need it."""
 
     @property
     def calls(self) -> 'Mapping[str, CallHandler]': ...

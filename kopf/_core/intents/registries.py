@@ -111,19 +111,23 @@ class OperatorRegistry:
         """
         Check what can only be checked when all handlers are declared.
 
-        :raises LookupError: if there is any of `find_missing_indices`, or if a conversion between
-            versions or a function of an external is absent.
+        :raises LookupError: if there is any of `find_missing_indices`, or of
+            `find_wrong_externals`, or if a conversion between versions is absent.
         """
-        origins = self.list_origins()
         faults = [converter.find_fault() for converter in self._converters.values()]
-        faults += [origin.find_fault(origins) for origin in origins]
-        for complaint in [*self.find_missing_indices(), *filter(None, faults)]:
+        for complaint in [*self.find_missing_indices(), *filter(None, faults),
+                          *self.find_wrong_externals()]:
             raise LookupError(complaint)
 
-    def list_origins(self) -> list[handlers.Origin]:
-        """List the declarations of the externals."""
-        return [handler.origin for handler in self._reconciling
-                if isinstance(handler, handlers.ExternalHandler)]
+    def find_wrong_externals(self) -> Iterator[str]:
+        """Describe what is wrong with the declarations of externals."""
+        known = [handler for handler in self._reconciling
+                 if isinstance(handler, handlers.ExternalHandler)]
+        for handler in known:  # of several with the same id, the last one counts: of the same kind
+            others = sorted(known, key=lambda other: other.selector == handler.selector)
+            fault = handler.origin.find_fault([other.origin for other in others])
+            if fault is not None:
+                yield fault
 
     def find_missing_indices(self) -> Iterator[str]:
         """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""

@@ -280,10 +280,6 @@ def external(
             consistency=consistency, timeout=timeout), _options=options)
     made.desired(lambda spec, **_: dict(spec))
     target = registries.get_default_registry() if registry is None else registry
-    for other in target.list_origins():  # some name each other before they are declared
-        for leader, follower in ((other, made), (made, other)):
-            if leader.id in follower.leaders:
-                leader.followers = (*leader.followers, follower.id)
     target.append(handlers.ExternalHandler(
         id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions, labels=labels,
         annotations=annotations, when=when, **options))

@@ -60,8 +60,6 @@ class Declaration:
     """The fields of the observation for the status."""
     leaders: Sequence[str]
     """The ids of the externals that are there before this one."""
-    followers: Sequence[str] = ()
-    """The ids of those that are gone before this one, as they need it."""
     abilities: machine.Abilities
     calls: dict[str, handlers.CallHandler] = dataclasses.field(default_factory=dict)
 
@@ -285,7 +283,9 @@ class Journey:
 
     def _find_obstacle(self, raw: bodies.RawBody) -> str | None:
         """Find another external that must be there before this one, or be gone before it."""
-        for other in self.external.followers if self.is_deleting else self.external.leaders:
+        followers = [other.id for other in self.run.siblings
+                     if self.external.id in other.leaders]
+        for other in followers if self.is_deleting else self.external.leaders:
             with contextlib.suppress(ValueError):
                 known = records.read(raw, other)
                 if self.is_deleting and known is not None:
@@ -364,7 +364,8 @@ class Journey:
         if is_left and not await self.run.write({name: None}, is_held=is_held):
             return externals.Result(due=self.clock.mono())
         self.driver.leave(self.notes)
-        strange = ', '.join(records.list_strange(raw, self.run.siblings))
+        strange = ', '.join(records.list_strange(
+            raw, [other.id for other in self.run.siblings]))
         if strange and self.notes.problem != strange:
             self.notes.problem = strange
             self.logger.info(

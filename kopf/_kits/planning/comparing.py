@@ -5,7 +5,7 @@ operator, and of what Kopf keeps for itself.
 import copy
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.configs import conventions
@@ -27,16 +27,19 @@ def name_resource(kind: Kind) -> str:
 
 
 def hide_times(value: Any) -> Any:
-    text = json.dumps(value)
-    hidden = snapshots.TIME.sub('(time)', text)
-    return value if hidden == text else json.loads(hidden)
+    return _replace(snapshots.TIME, lambda _: '(time)', value)
 
 
 def name_uids(value: Any, names: Mapping[str, str]) -> Any:
     """Replace the uids of new objects, which will be others in the cluster."""
+    return _replace(UUID, lambda match: names.get(match[0], match[0]), value)
+
+
+def _replace(pattern: re.Pattern[str], make: Callable[[re.Match[str]], str], value: Any) -> Any:
+    """Replace parts of the strings in a value; if there are none, it is the same value."""
     text = json.dumps(value)
-    named = UUID.sub(lambda match: names.get(match[0], match[0]), text)
-    return value if named == text else json.loads(named)
+    made = pattern.sub(make, text)
+    return value if made == text else json.loads(made)
 
 
 def complete(kind: Kind, obj: Obj) -> Obj:

@@ -619,6 +619,15 @@ def test_impossible_orders_are_faults(orders, problem):
         registry.verify()
 
 
+def test_an_order_is_that_of_the_externals_of_the_same_kind():
+    registry = kopf.OperatorRegistry()
+    for kind, id, after in [('x', 'a', ['b']), ('x', 'b', []), ('y', 'b', ['a']), ('y', 'a', [])]:
+        made = kopf.external(kind, id=id, registry=registry, deletion='orphan', after=after)
+        made.observe(lambda **_: None)
+        made.create(lambda **_: 'key')
+    registry.verify()
+
+
 @pytest.mark.parametrize('options', [
     {'id': 'a.b'}, {'id': ''}, {'id': 'x' * 51}, {'id': 'a', 'on_drift': 'x'},
     {'id': 'a', 'deletion': 'x'}])

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from kopf._cogs.structs import bodies, diffs, ids
+from kopf._cogs.structs import bodies, diffs
 from kopf._core.actions import application, execution, finalizers, progression
 from kopf._core.engines.reconciling import hub
 from kopf._core.intents import causes, handlers
@@ -58,7 +58,7 @@ class Run:
     limits: hub.Limits
     is_edited: bool
     """Whether the object was edited since all was well: its changes are wanted."""
-    siblings: Collection[ids.HandlerId]
+    siblings: Collection[handlers.Origin]
     """The externals that this operator has for objects of this kind."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """Why the object is not as it should be."""

@@ -328,7 +328,7 @@ class Reconcilers(Member):
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
             state=state, exchange=self._exchange, limits=limits,
-            is_edited=self.is_edited, siblings=[other.id for other in self._externals])
+            is_edited=self.is_edited, siblings=[other.origin for other in self._externals])
         result = await driver.drive(run, self._notes[handler.id])
         outcome = result.outcome or progression.Outcome(final=result.is_settled)
         if result.outcome is not None:
