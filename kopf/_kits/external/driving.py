@@ -2,7 +2,6 @@
 Driving: the machine's steps are carried out for the objects of one operator.
 """
 import asyncio
-import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -178,6 +177,11 @@ def _trigger(notes: Notes | None) -> None:
         notes.wake()
 
 
+def _make_key(result: Any) -> records.Key:
+    """Make a key that can be stored, e.g. of a UUID."""
+    return result if isinstance(result, (str, int, float)) else str(result)
+
+
 class _Stop(Exception):
     """The run ends, with this result."""
 
@@ -286,12 +290,14 @@ class Journey:
         followers = [other.id for other in self.run.siblings
                      if self.external.id in other.leaders]
         for other in followers if self.is_deleting else self.external.leaders:
-            with contextlib.suppress(ValueError):
+            try:
                 known = records.read(raw, other)
-                if self.is_deleting and known is not None:
-                    return f"{other} has to be gone before."
-                if not self.is_deleting and (known is None or known.phase is not Phase.KNOWN):
-                    return f"{other} has to be there before."
+            except ValueError:
+                return f"The record of {other} is not readable."
+            if self.is_deleting and known is not None:
+                return f"{other} has to be gone before."
+            if not self.is_deleting and (known is None or known.phase is not Phase.KNOWN):
+                return f"{other} has to be there before."
         return None
 
     def _find_due(self, now: float) -> float:
@@ -480,15 +486,15 @@ class Journey:
         notes, record, now = self.notes, self.record, self.clock.now()
         match step.verb:
             case 'create':
-                key = result if isinstance(result, (str, int, float)) else str(result)
+                key = _make_key(result)
                 self.logger.info(f"{self.run.handler!r} has got the key {key!r}.")
                 notes.unwritten = record.token, key
                 await self._write_key()
                 notes.due = notes.observed_at = now.mono
             case 'find':
-                self.found = result
-                if result is not None:
-                    self.logger.info(f"{self.run.handler!r} has found the key {result!r}.")
+                self.found = None if result is None else _make_key(result)
+                if self.found is not None:
+                    self.logger.info(f"{self.run.handler!r} has found the key {self.found!r}.")
             case 'observe':
                 notes.observed, notes.observed_at = result, now.mono
                 notes.observed_key, notes.checked = step.key, notes.digest

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import logging
 import threading
+import uuid
 
 import pytest
 
@@ -458,6 +459,39 @@ async def test_externals_are_created_in_order_and_deleted_in_the_reverse_order(i
         await api.client.wait_gone('things', 'a')
     assert events == ['create', 'delete']
     assert not cloud.living
+
+
+@virtual_time
+async def test_a_thing_is_kept_while_it_is_not_known_whether_another_one_needs_it():
+    cloud, registry = Cloud(), make_registry()
+    first = declare(cloud, registry=registry)
+    second = kopf.external('things', id='second', registry=registry, after=[first])
+    second.observe(lambda **_: {})
+    second.create(lambda **_: 7)
+    second.delete(lambda **_: None)
+    record = 'external.kopf.dev/second'
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        await api.client.wait(
+            'things', 'a', lambda obj: '"known"' in obj['metadata']['annotations'].get(record, ''))
+        await api.client.patch('things', 'a', {'metadata': {'annotations': {record: 'damaged'}}})
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(1000)
+        assert cloud.living
+        await api.client.patch('things', 'a', {'metadata': {'annotations': {record: None}}})
+        await api.client.wait_gone('things', 'a', timeout=1000)
+    assert not cloud.living
+
+
+@virtual_time
+async def test_a_key_is_found_that_is_no_json():
+    cloud, registry, found = Cloud(), make_registry(), uuid.uuid4()
+    external = declare(cloud, registry=registry)
+    external.find(lambda **_: found)
+    cloud.faults.append('after')
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        assert get_record(await known(api))['key'] == str(found)
 
 
 @virtual_time
