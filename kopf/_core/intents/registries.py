@@ -123,7 +123,12 @@ class OperatorRegistry:
         """Describe what is wrong with the declarations of externals."""
         known = [handler for handler in self._reconciling
                  if isinstance(handler, handlers.ExternalHandler)]
-        for handler in known:  # of several with the same id, the last one counts: of the same kind
+        for index, handler in enumerate(known):
+            if any((handler.id, handler.selector) == (other.id, other.selector)
+                   for other in known[:index]):
+                yield (f"There are two externals with the id {handler.id!r} for the same objects. "
+                       f"They would overwrite their records: give each one an id of its own.")
+            # Of several with the same id, the last one counts: that of the same kind.
             others = sorted(known, key=lambda other: other.selector == handler.selector)
             fault = handler.origin.find_fault([other.origin for other in others])
             if fault is not None:

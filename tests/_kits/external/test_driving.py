@@ -638,6 +638,16 @@ def test_missing_functions_are_a_fault():
         registry.verify()
 
 
+def test_externals_of_the_same_objects_have_different_ids():
+    registry = kopf.OperatorRegistry()
+    declare(Cloud(), registry=registry)
+    declare(Cloud(), registry=registry, kind='others')
+    registry.verify()
+    declare(Cloud(), registry=registry, labels={'billed': 'yes'})
+    with pytest.raises(LookupError, match="two externals with the id 'account' for the same"):
+        registry.verify()
+
+
 @pytest.mark.parametrize(['orders', 'problem'], [
     ({'a': ['b']}, "'a' comes after 'b', which is no external"),
     ({'a': ['a']}, "'a' comes after itself, by after= of a"),
