@@ -61,7 +61,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
         yield from _find_faults_of_numbers(each)
     yield from registry.find_missing_indices()
     yield from filter(None, [each.find_fault() for each in registry._converters.values()])
-    yield from registry.find_wrong_externals()
+    yield from registry.find_wrong_reconcilers()
     declared = dict.fromkeys(each.declared for each in registry.iter_resource_handlers())
     yield from filter(None, [each.find_fault() for each in declared if each is not None])
     for handler in registry.iter_resource_handlers():

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from kopf._cogs.structs import bodies, dicts, ids, references
+from kopf._cogs.structs import bodies, dicts, references
 from kopf._core.intents import causes, filters, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
@@ -112,24 +112,26 @@ class OperatorRegistry:
         Check what can only be checked when all handlers are declared.
 
         :raises LookupError: if there is any of `find_missing_indices`, or of
-            `find_wrong_externals`, or if a conversion between versions is absent.
+            `find_wrong_reconcilers`, or if a conversion between versions is absent.
         """
         faults = [converter.find_fault() for converter in self._converters.values()]
         for complaint in [*self.find_missing_indices(), *filter(None, faults),
-                          *self.find_wrong_externals()]:
+                          *self.find_wrong_reconcilers()]:
             raise LookupError(complaint)
 
-    def find_wrong_externals(self) -> Iterator[str]:
-        """Describe what is wrong with the declarations of externals."""
-        known = [handler for handler in self._reconciling
-                 if isinstance(handler, handlers.ExternalHandler)]
-        for index, handler in enumerate(known):
-            if any((handler.id, handler.selector) == (other.id, other.selector)
-                   for other in known[:index]):
-                yield (f"There are two externals with the id {handler.id!r} for the same objects. "
-                       f"They would overwrite their records: give each one an id of its own.")
-            # Of several with the same id, the last one counts: that of the same kind.
-            others = sorted(known, key=lambda other: other.selector == handler.selector)
+    def find_wrong_reconcilers(self) -> Iterator[str]:
+        """Describe what is wrong with the declarations of reconciling handlers and externals."""
+        known: dict[object, handlers.ReconcilingHandler] = {}
+        for handler in self._reconciling:
+            other = known.setdefault((handler.id, handler.selector), handler)
+            if other is not handler:
+                yield (f"Two handlers of the same objects have the id {handler.id!r}. They would "
+                       f"take for their own what the other one has made. Give each one an id of "
+                       f"its own, or declare one handler with when=.")
+        declared = [handler for handler in self._reconciling
+                    if isinstance(handler, handlers.ExternalHandler)]
+        for handler in declared:  # of several with the same id, the last one counts: of this kind
+            others = sorted(declared, key=lambda other: other.selector == handler.selector)
             fault = handler.origin.find_fault([other.origin for other in others])
             if fault is not None:
                 yield fault
@@ -237,6 +239,7 @@ class ResourceHandlers:
                     or self.reconciling)
 
 
+Duplicates = dict[handlers.ReconcilingHandler, references.Resource]
 Owned = dict[handlers.ReconcilingHandler, Collection[references.Resource]]
 Watched = dict[handlers.ReconcilingHandler, Collection[tuple[references.Resource, handlers.Mapper]]]
 
@@ -257,12 +260,14 @@ class Binding:
     failing: dict[references.Selector, Exception]
     unwatchable: list[references.Resource]
     unpatchable: list[references.Resource]
+    duplicates: Duplicates
+    """The handlers with the id of another one for the same resource."""
 
     @property
-    def unserved(self) -> Collection[references.Selector | references.Resource]:
+    def unserved(self) -> Collection[object]:
         """What cannot be served."""
         return {*self.unresolved, *self.ambiguous, *self.failing, *self.unwatchable,
-                *self.unpatchable}
+                *self.unpatchable, *self.duplicates}
 
     def complaints(self, known: Collection[object] = ()) -> Iterator[str]:
         """Describe what cannot be served, for the log, except for what is known already."""
@@ -281,6 +286,10 @@ class Binding:
             yield f"Non-watchable resources will not be served: {{{_join(unwatchable)}}}"
         if unpatchable := [item for item in self.unpatchable if item not in known]:
             yield f"Non-patchable resources will not be served: {{{_join(unpatchable)}}}"
+        for handler, resource in self.duplicates.items():
+            if handler not in known:
+                yield (f"{handler!r} will not be called for {resource}, as another handler of "
+                       f"these objects has the same id (try another id=).")
 
     def _describe_unresolved(self, selector: references.Selector) -> str:
         similar = self.similar.get(selector)
@@ -331,7 +340,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
     to be possible.
 
     A reconciling handler that is for several versions of a resource has only one of them: the
-    preferred one, if it is among them.
+    preferred one, if it is among them. Of several with the same id, the first one counts.
 
     Resources without handlers are not in the result.
     """
@@ -360,12 +369,15 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         return tuple(handler for handler in candidates if resource in selected[handler.selector])
 
     # Objects are the same in all versions of a resource, and so are their owned resources.
-    versions: dict[tuple[ids.HandlerId, str, str], references.Resource] = {}
+    chosen: dict[object, tuple[handlers.ReconcilingHandler, references.Resource]] = {}
+    duplicates: Duplicates = {}
     for handler in registry._reconciling:
         for resource in selected[handler.selector]:
             key = handler.id, resource.group, resource.plural
-            if key not in versions or (resource.preferred and not versions[key].preferred):
-                versions[key] = resource
+            if key not in chosen or (resource.preferred and not chosen[key][1].preferred):
+                chosen[key] = handler, resource
+            elif chosen[key][1] == resource:
+                duplicates[handler] = resource
 
     bound: dict[references.Resource, ResourceHandlers] = {}
     unwatchable: list[references.Resource] = []
@@ -381,7 +393,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             changing=changing,
             reconciling=tuple(
                 handler for handler in fitting(registry._reconciling, resource)
-                if versions[handler.id, resource.group, resource.plural] == resource),
+                if chosen[handler.id, resource.group, resource.plural] == (handler, resource)),
             webhooks=fitting(registry._webhooks, resource),
             converter=registry._converters.get(f'{resource.plural}.{resource.group}'),
             extra_fields=tuple(dict.fromkeys(
@@ -415,4 +427,5 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         failing=failing,
         unwatchable=unwatchable,
         unpatchable=unpatchable,
+        duplicates=duplicates,
     )

@@ -1,3 +1,4 @@
+import contextlib
 import threading
 
 import pytest
@@ -231,6 +232,37 @@ def test_resources_that_cannot_be_watched_are_not_served(registry, cls):
     assert set(binding.handlers) == {KEX}
     assert list(binding.complaints()) == [
         "Non-watchable resources will not be served: {componentstatuses.v1}"]
+
+
+@pytest.mark.parametrize(['selector', 'is_refused'], [
+    (['kex'], True),
+    (['kopf.dev', 'v1', 'kopfexamples'], False),
+    ([EVERYTHING], False),
+])
+def test_of_reconcilers_with_the_same_id_and_objects_only_the_first_one_is_served(
+        registry, selector, is_refused):
+    first = make_handler(ReconcilingHandler, 'kex')
+    second = make_handler(ReconcilingHandler, *selector)
+    registry._reconciling.append(first)
+    registry._reconciling.append(second)
+    binding = resolve(registry, [KEX])
+    assert binding.handlers[KEX].reconciling == (first,)
+    [complaint] = binding.complaints()
+    assert "will not be called for kopfexamples.v1.kopf.dev, as another handler" in complaint
+    assert not list(binding.complaints(binding.unserved))
+    with contextlib.ExitStack() as stack:
+        if is_refused:
+            stack.enter_context(pytest.raises(LookupError, match="Two handlers of the same obj"))
+        registry.verify()
+
+
+def test_reconcilers_of_different_objects_can_have_the_same_id(registry):
+    registry._reconciling.append(make_handler(ReconcilingHandler, 'kex'))
+    registry._reconciling.append(make_handler(ReconcilingHandler, 'pods'))
+    registry.verify()
+    binding = resolve(registry, [KEX, PODS])
+    assert not list(binding.complaints())
+    assert [len(binding.handlers[kind].reconciling) for kind in (KEX, PODS)] == [1, 1]
 
 
 def test_webhooks_need_no_watching(registry):

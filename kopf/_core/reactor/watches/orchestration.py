@@ -97,7 +97,7 @@ class Orchestration:
         self._sets: Sequence[watchsets.WatchSet[Any]] = [self._watches, self._owned.watches]
         self._served: dict[Key, tuple[_Served, consumers.Feed]] = {}
         """What is served now, and what takes the objects."""
-        self._reported: set[references.Selector | references.Resource] = set()
+        self._reported: set[object] = set()
         self._progress = listprogress.ListProgress(logger)
         self._is_announced = False
         self._converting = collections.defaultdict[str, asyncio.Lock](asyncio.Lock)
