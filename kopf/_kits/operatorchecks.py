@@ -67,7 +67,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     for handler in registry.iter_resource_handlers():
         key = handler.selector, decorators.name_decorator(handler), handler.id
         other = known.setdefault(key, handler)
-        if other.fn is not handler.fn:
+        if other.fn is not handler.fn and not isinstance(handler, handlers.ReconcilingHandler):
             yield (f"{handler.selector}: two handlers have the id {handler.id!r}: {_locate(other)} "
                    f"and {_locate(handler)}. They would share their progress: rename one of the "
                    f"functions, or set id=...")

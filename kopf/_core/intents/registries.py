@@ -125,9 +125,9 @@ class OperatorRegistry:
         for handler in self._reconciling:
             other = known.setdefault((handler.id, handler.selector), handler)
             if other is not handler:
-                yield (f"Two handlers of the same objects have the id {handler.id!r}. They would "
-                       f"take for their own what the other one has made. Give each one an id of "
-                       f"its own, or declare one handler with when=.")
+                yield (f"{handler.selector}: two reconcilers have the id {handler.id!r}. They "
+                       f"would take for their own what the other one has made. Give each one an "
+                       f"id of its own, or declare one handler with when=.")
         declared = [handler for handler in self._reconciling
                     if isinstance(handler, handlers.ExternalHandler)]
         for handler in declared:  # of several with the same id, the last one counts: of this kind

@@ -252,7 +252,7 @@ def test_of_reconcilers_with_the_same_id_and_objects_only_the_first_one_is_serve
     assert not list(binding.complaints(binding.unserved))
     with contextlib.ExitStack() as stack:
         if is_refused:
-            stack.enter_context(pytest.raises(LookupError, match="Two handlers of the same obj"))
+            stack.enter_context(pytest.raises(LookupError, match="two reconcilers have the id"))
         registry.verify()
 
 

@@ -644,7 +644,7 @@ def test_externals_of_the_same_objects_have_different_ids():
     declare(Cloud(), registry=registry, kind='others')
     registry.verify()
     declare(Cloud(), registry=registry, labels={'billed': 'yes'})
-    with pytest.raises(LookupError, match="Two handlers of the same objects have the id 'account'"):
+    with pytest.raises(LookupError, match="two reconcilers have the id 'account'"):
         registry.verify()
 
 
