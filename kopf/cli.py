@@ -506,7 +506,8 @@ def run(
                 _shadow=comparing,
             )
     except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError,
-            configuration.SettingsError, switches.LeadershipLostError) as e:
+            configuration.SettingsError, registries.DeclarationError,
+            switches.LeadershipLostError) as e:
         raise click.ClickException(str(e)) from e
     finally:
         waiting.owns_process_var.reset(owning)

@@ -18,6 +18,7 @@ from kopf import cli
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
+from kopf._core.intents import registries
 from kopf._kits import running
 from tests.docs.snippets import DOCS
 
@@ -352,6 +353,7 @@ def test_files_and_modules_are_loaded_with_the_options_at_hand(run, script, monk
 
 @pytest.mark.parametrize('error', [
     credentials.LoginError("no way"), activities.ActivityError("no way", {}),
+    registries.DeclarationError("no way"),
 ])
 def test_failures_to_start_are_said_in_one_line(invoke, monkeypatch, error):
     def fail(**_):

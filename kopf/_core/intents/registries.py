@@ -48,6 +48,10 @@ class ChangingRegistry(GenericRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
 
 
+class DeclarationError(LookupError):
+    """The handlers cannot work as they are declared."""
+
+
 class OperatorRegistry:
     """
     All handlers of an operator.
@@ -111,13 +115,13 @@ class OperatorRegistry:
         """
         Check what can only be checked when all handlers are declared.
 
-        :raises LookupError: if there is any of `find_missing_indices`, or of
+        :raises DeclarationError: if there is any of `find_missing_indices`, or of
             `find_wrong_reconcilers`, or if a conversion between versions is absent.
         """
         faults = [converter.find_fault() for converter in self._converters.values()]
         for complaint in [*self.find_missing_indices(), *filter(None, faults),
                           *self.find_wrong_reconcilers()]:
-            raise LookupError(complaint)
+            raise DeclarationError(complaint)
 
     def find_wrong_reconcilers(self) -> Iterator[str]:
         """Describe what is wrong with the declarations of reconciling handlers and externals."""
