@@ -49,7 +49,8 @@ def protected(
 
     target = registries.get_default_registry() if registry is None else registry
     options: Any = {
-        'id': ids.HandlerId('protected'), 'fn': refuse, 'selector': selector, 'when': is_protected}
+        'id': ids.HandlerId(f'protected/{field}'), 'fn': refuse, 'selector': selector,
+        'when': is_protected}
     target.append(handlers.WebhookHandler(
         **options, reason='validate', operations=frozenset({'DELETE'})))
     target.append(handlers.ChangingHandler(

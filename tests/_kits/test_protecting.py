@@ -8,6 +8,7 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._kits import operatorchecks
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -103,6 +104,21 @@ async def test_an_object_has_the_finalizer_only_as_long_as_it_is_protected(regis
         await client.patch('kopfexamples', 'obj', {'spec': {'protected': 'other'}})
         await client.delete('kopfexamples', 'obj')
         await client.wait_gone('kopfexamples', 'obj', timeout=5)
+
+
+@testing.virtual_time
+async def test_an_object_can_be_protected_by_each_of_several_fields(registry):
+    kopf.protected('kopfexamples', field='spec.locked', registry=registry)
+    assert not list(operatorchecks.find_faults(registry))
+    async with running(registry) as (client, _):
+        for name in ('protected', 'locked'):
+            await client.create('kopfexamples', 'obj', spec={name: True})
+            await asyncio.sleep(1)
+            await client.delete('kopfexamples', 'obj')
+            obj = await client.wait('kopfexamples', 'obj', has_condition, timeout=5)
+            assert f"as spec.{name} is true" in get_condition(obj)['message']
+            await client.patch('kopfexamples', 'obj', {'spec': {name: False}})
+            await client.wait_gone('kopfexamples', 'obj', timeout=5)
 
 
 @testing.virtual_time
