@@ -262,6 +262,8 @@ def test_other_values_of_secrets_stay_where_they_are():
 
 @pytest.mark.parametrize(('content', 'message'), [
     ({'metadata': {'name': kopf.generated(str)}}, 'metadata.name cannot be generated'),
+    ({'metadata': kopf.generated(str)}, 'metadata cannot be generated'),
+    ({'kind': kopf.generated(str)}, 'kind cannot be generated'),
     ({'spec': {'items': [{'key': kopf.generated(str)}]}}, 'in the list spec.items'),
     ({'spec': [[kopf.generated(str)]]}, 'in the list spec'),
 ])

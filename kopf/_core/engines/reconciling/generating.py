@@ -35,6 +35,9 @@ CREATOR = 'kopf.dev/creation'
 SHOWN_DATA = base64.b64encode(SHOWN.encode()).decode()
 """The same in the data of Secrets."""
 
+IDENTIFYING = frozenset({'apiVersion', 'kind', 'metadata'})
+"""The fields that are needed before there are any values; but for labels and annotations."""
+
 is_dry_var: contextvars.ContextVar[bool] = contextvars.ContextVar('is_dry_var', default=False)
 """Whether no values are made, as the objects are only shown."""
 
@@ -95,7 +98,7 @@ def collect(manifest: dict[str, Any], found: list[Generated]) -> Fields:
     """
     fields: dict[dicts.FieldPath, Generated] = {}
     for path, number in list(_find_marks(manifest, ())):
-        if path[0] == 'metadata' and path[1] not in ('labels', 'annotations'):
+        if path[0] in IDENTIFYING and path[1:2] not in (('labels',), ('annotations',)):
             raise GenerationError(f"{'.'.join(path)} cannot be generated.")
         parent = dicts.resolve(manifest, path[:-1])
         parent[path[-1]] = SHOWN
