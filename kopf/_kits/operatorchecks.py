@@ -63,7 +63,8 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     yield from filter(None, [each.find_fault() for each in registry._converters.values()])
     yield from registry.find_wrong_reconcilers()
     declared = dict.fromkeys(each.declared for each in registry.iter_resource_handlers())
-    yield from filter(None, [each.find_fault() for each in declared if each is not None])
+    faults = [each.find_fault() for each in declared if each is not None]
+    yield from filter(None, dict.fromkeys(faults))  # versions of a kind have the same ones
     for handler in registry.iter_resource_handlers():
         key = handler.selector, decorators.name_decorator(handler), handler.id
         other = known.setdefault(key, handler)

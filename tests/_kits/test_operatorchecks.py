@@ -147,3 +147,21 @@ def test_what_is_written_to_the_status_of_a_class_must_be_in_it():
         for name, code in [
             ('conditions', "kopf.Conditions = field(default_factory=list)"),
             ('billing', "dict[str, Any] = field(default_factory=dict)")]]
+
+
+def test_a_fault_of_all_versions_of_a_kind_is_told_once():
+    with kinds.separated():
+        @kopf.crd('example.com', 'v1', plural='tenants')
+        class Tenant:
+            pass
+
+        @kopf.crd('example.com', 'v2', plural='tenants')
+        class OtherTenant:
+            pass
+
+    def declare(registry):
+        for cls in (Tenant, OtherTenant):
+            kopf.on.event(cls, registry=registry, id='fn')(lambda **_: None)
+
+    [fault] = check(declare)[1]
+    assert "different values of kind=" in fault
