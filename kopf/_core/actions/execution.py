@@ -162,8 +162,8 @@ async def attempt(
         if executor is None:
             threads = settings.execution
             executor = threads._reserve if policy.has_own_threads else threads.executor
-        call = invocation.invoke(handler, kwargs, executor) if family is None else (
-            _invoke_with_family(handler, kwargs, executor, family))
+        call = invocation.invoke(handler, kwargs, executor, cause.kwargs) if family is None else (
+            _invoke_with_family(handler, kwargs, executor, cause.kwargs, family))
         if left is not None and handler.is_async:
             limit = interrupts.Limited(call, left)
         result = await (call if limit is None else limit)
@@ -239,11 +239,12 @@ async def _invoke_with_family(
         handler: handlers.Handler,
         kwargs: Mapping[str, Any],
         executor: Executor,
+        untyped: Mapping[str, Any],
         family: subhandling.Family,
 ) -> Any:
     token = registries.parent_var.set(family)
     try:
-        result = await invocation.invoke(handler, kwargs, executor)
+        result = await invocation.invoke(handler, kwargs, executor, untyped)
         if family.declared and not family.executed:
             await family.execute(family.declared)
         return result

@@ -18,15 +18,21 @@ from kopf._core.intents import handlers
 
 kwargs_var: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar('kwargs_var')
 """
-The kwargs of the current handler. It is set in the handler and in all functions that it calls.
+The kwargs of the current handler, as they are for handlers without types. It is set in the handler
+and in all functions that it calls.
 """
 
 
 async def invoke(
         handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
+        untyped: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Call the handler, with the context variables of the caller, and return the result."""
-    token = kwargs_var.set(kwargs)
+    """
+    Call the handler, with the context variables of the caller, and return the result.
+
+    ``untyped`` are the kwargs of which some are given as values of the author's classes.
+    """
+    token = kwargs_var.set(kwargs if untyped is None else untyped)
     known = inflight.calls_var.get()
     call = inflight.Call(handler, kwargs, None if handler.is_async else executor)
     if known is not None:

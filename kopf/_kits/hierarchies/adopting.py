@@ -50,7 +50,8 @@ def append_owner_reference(
     :param block_owner_deletion: the value of ``blockOwnerDeletion`` in the reference; `None` omits
         it.
     :raises LookupError: outside of handlers, if there is no ``owner``.
-    :raises TypeError: if ``objs`` contains something that is not an object.
+    :raises TypeError: if ``objs`` contains something that is not an object, or the ``owner`` is
+        none.
     """
     reference = bodies.build_owner_reference(
         _get_owner(owner), controller=controller, block_owner_deletion=block_owner_deletion)
@@ -73,7 +74,8 @@ def remove_owner_reference(objs: Objects, owner: Owner | None = None) -> None:
     :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
     :param owner: the owner. Default: the object that is being handled.
     :raises LookupError: outside of handlers, if there is no ``owner``.
-    :raises TypeError: if ``objs`` contains something that is not an object.
+    :raises TypeError: if ``objs`` contains something that is not an object, or the ``owner`` is
+        none.
     """
     gone = bodies.build_owner_reference(_get_owner(owner))['uid']
     for manifest in manifests.flatten(objs):
@@ -244,7 +246,8 @@ def adopt(
     :param nested: a field with a template of objects that gets the labels, too, e.g.
         ``'spec.template'``; or several of them. Default: none.
     :raises LookupError: outside of handlers, if there is no ``owner``.
-    :raises TypeError: if ``objs`` contains something that is not an object.
+    :raises TypeError: if ``objs`` contains something that is not an object, or the ``owner`` is
+        none.
     """
     owner = _get_owner(owner)
     objs = list(manifests.flatten(objs))  # an iterator can be consumed only once
@@ -255,6 +258,9 @@ def adopt(
 
 
 def _get_owner(owner: Owner | None = None) -> bodies.Body:
+    if owner is not None and not isinstance(owner, Mapping):
+        raise TypeError(f"An owner is the body of an object, or a dict, not {owner!r}. If it is "
+                        f"the object that is being handled, name no owner.")
     if owner is not None:
         return owner if isinstance(owner, bodies.Body) else bodies.Body(cast(Any, owner))
     current = invocation.kwargs_var.get({}).get('body')

@@ -245,6 +245,13 @@ def test_outside_of_handlers_there_is_no_owner(fn):
         fn({})
 
 
+@pytest.mark.parametrize('fn', [
+    kopf.adopt, kopf.append_owner_reference, kopf.remove_owner_reference])
+def test_what_is_no_object_is_no_owner(fn):
+    with pytest.raises(TypeError, match="An owner is the body of an object"):
+        fn({}, owner='name')
+
+
 @pytest.mark.parametrize('fn, expected', [
     (lambda obj: kopf.label(obj), {'labels': {'somelabel': 'somevalue'}}),
     (lambda obj: kopf.label(obj, None), {'labels': {'somelabel': 'somevalue'}}),

@@ -457,6 +457,32 @@ async def test_elements_of_indices_are_what_typed_handlers_return():
 
 
 @testing.virtual_time
+async def test_functions_that_are_about_the_handled_object_know_it_though_its_body_is_typed():
+    registry, seen = kopf.OperatorRegistry(), []
+
+    async def use(patch):
+        child = {'metadata': {}}
+        kopf.adopt(child)
+        seen.append((child['metadata']['ownerReferences'][0]['name'],
+                     await kopf.get('configmaps', 'absent')))
+        kopf.set_condition(patch, 'Ready', True, 'Fine')
+
+    @kopf.on.create(Database, registry=registry)
+    async def create_fn(body: Database, patch, **_):
+        await use(patch)
+
+    @kopf.daemon(Database, registry=registry)
+    async def daemon_fn(body: kopf.Live[Database], patch, **_):
+        await use(patch)
+
+    async with running(registry, make('one', engine='MySQL'), loose=True) as (api, _):
+        await settle()
+        obj = await api.client.get('databases', 'one')
+    assert seen == [('one', None)] * 2
+    assert [item['observedGeneration'] for item in obj['status']['conditions']] == [1]
+
+
+@testing.virtual_time
 async def test_daemons_ask_for_the_newest_state():
     registry, seen = kopf.OperatorRegistry(), []
 
