@@ -21,9 +21,9 @@ def set_condition(
     Set a condition in ``status.conditions``, by the conventions of the Kubernetes API.
 
     ``lastTransitionTime`` changes only with the status. ``observedGeneration`` is the generation of
-    the object, if its resource has the status as a subresource: otherwise, each write of the status
-    is a new generation. Nothing is written if the condition is already so. Other conditions stay as
-    they are.
+    the object that the handler sees, if its resource has the status as a subresource: otherwise,
+    each write of the status is a new generation. Nothing is written if the condition is already so.
+    Other conditions stay as they are.
 
     ::
 
@@ -43,5 +43,7 @@ def set_condition(
     text = str(status) if isinstance(status, bool) else 'Unknown' if status is None else status
     if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
         raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
-    resource = invocation.kwargs_var.get({}).get('resource')
-    conditions.add(patch, resource, type=type, status=text, reason=reason, message=message)
+    kwargs = invocation.kwargs_var.get({})
+    observed = conditions.observe(kwargs['resource'], kwargs['body']) if 'body' in kwargs else None
+    conditions.add(
+        patch, observed=observed, type=type, status=text, reason=reason, message=message)

@@ -299,8 +299,8 @@ class Saver:
         """Set the condition of an object whose deletion waits; return the newest state."""
         patch = patches.Patch()
         conditions.add(
-            patch, self.item.resource, type='Protected', status='True', reason='DeletionWaits',
-            message=message)
+            patch, observed=conditions.observe(self.item.resource, self.raw), type='Protected',
+            status='True', reason='DeletionWaits', message=message)
         if application.is_in_place(self.raw, patch):
             return None
         try:

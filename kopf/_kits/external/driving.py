@@ -571,8 +571,9 @@ class Journey:
             step = step._replace(message=self._advise(step.message))
             self._complain(step.message)
         if self.run.handler.conditions:
+            cause = self.run.cause
             conditions.add(
-                self.run.cause.patch, self.run.cause.resource, type='Synced',
+                cause.patch, observed=conditions.observe(cause.resource, cause.body), type='Synced',
                 status={True: 'True', False: 'False', None: 'Unknown'}[step.is_synced],
                 reason=step.reason, message=step.message[:conditions.MAX_MESSAGE])
         self._show()

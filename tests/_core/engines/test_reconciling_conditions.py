@@ -1,3 +1,4 @@
+import asyncio
 import copy
 import datetime
 
@@ -8,11 +9,13 @@ import kopf.testing
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import invocation
 from kopf._core.engines.reconciling.conditions import Problems, report
+from tests.crds import make_crd
 from tests.docs.snippets import DOCS
 
 LONG_AGO = '2020-01-01T00:00:00Z'
 WITH_STATUS = Resource('example.com', 'v1', 'things', subresources=frozenset({'status'}))
 WITHOUT_STATUS = Resource('example.com', 'v1', 'things')
+BODY = kopf.Body({'metadata': {'generation': 7}})
 
 
 def apply(patch, body=None):
@@ -37,8 +40,8 @@ def patch():
 
 @pytest.fixture()
 def in_handler():
-    """Be in a handler of a resource whose status is a subresource."""
-    token = invocation.kwargs_var.set({'resource': WITH_STATUS})
+    """Be in a handler of an object whose resource has the status as a subresource."""
+    token = invocation.kwargs_var.set({'resource': WITH_STATUS, 'body': BODY})
     yield
     invocation.kwargs_var.reset(token)
 
@@ -112,18 +115,18 @@ def test_the_generation_is_not_observed_if_each_write_of_the_status_is_a_new_one
 
 
 def test_the_generation_is_not_observed_if_the_status_is_no_subresource(patch):
-    token = invocation.kwargs_var.set({'resource': WITHOUT_STATUS})
+    token = invocation.kwargs_var.set({'resource': WITHOUT_STATUS, 'body': BODY})
     kopf.set_condition(patch, 'Ready', True, 'Fine')
     invocation.kwargs_var.reset(token)
     assert 'observedGeneration' not in apply(patch)['Ready']
 
 
-@pytest.mark.usefixtures('in_handler')
 def test_the_generation_is_not_observed_if_there_is_none(patch):
+    body = kopf.Body({'metadata': {}})
+    token = invocation.kwargs_var.set({'resource': WITH_STATUS, 'body': body})
     kopf.set_condition(patch, 'Ready', True, 'Fine')
-    body = {'metadata': {}}
-    patch.fns[0](body)
-    assert 'observedGeneration' not in body['status']['conditions'][0]
+    invocation.kwargs_var.reset(token)
+    assert 'observedGeneration' not in apply(patch)['Ready']
 
 
 @pytest.mark.usefixtures('in_handler')
@@ -174,20 +177,52 @@ def test_a_status_without_conditions_gets_them(patch, status):
         'Stalled': ('True', 'Failed', 'c; x: d; y: a; y: b')}),
 ], ids=['success', 'retry', 'failure', 'several'])
 def test_reports_are_as_kstatus_reads_them(patch, problems, expected):
-    report(patch, problems, reporter='own', resource=WITHOUT_STATUS)
+    report(patch, problems, reporter='own', observed=None)
     assert {type: (item['status'], item['reason'], item['message'])
             for type, item in apply(patch).items()} == expected
 
 
-@pytest.mark.parametrize(('resource', 'generation'), [(WITH_STATUS, 7), (WITHOUT_STATUS, None)])
-def test_reports_observe_the_generation_if_they_can(patch, resource, generation):
-    report(patch, {}, reporter='own', resource=resource)
+@pytest.mark.parametrize('generation', [6, None])
+def test_all_conditions_of_a_report_are_about_the_same_generation(patch, generation):
+    report(patch, {}, reporter='own', observed=generation)
     assert {item.get('observedGeneration') for item in apply(patch).values()} == {generation}
+
+
+@pytest.mark.parametrize('is_reconciling', [True, False])
+@kopf.testing.virtual_time
+async def test_no_handler_observes_a_change_that_comes_while_it_runs(is_reconciling):
+    registry = kopf.OperatorRegistry()
+
+    async def fn(patch, **_):
+        await asyncio.sleep(10)
+        if not is_reconciling:
+            kopf.set_condition(patch, 'Ready', True, 'Fine')
+
+    if is_reconciling:
+        kopf.reconcile('things', registry=registry, conditions=True)(fn)
+    else:
+        kopf.on.create('things', registry=registry)(fn)
+        kopf.on.update('things', registry=registry)(fn)
+    async with kopf.testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('Thing', 'things'))
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'a', spec={'n': 1})
+            await asyncio.sleep(5)
+            await api.client.patch('things', 'a', {'spec': {'n': 2}})
+            seen = []
+            while 2 not in seen:
+                await asyncio.sleep(1)
+                obj = await api.client.get('things', 'a')
+                seen += [item['observedGeneration']
+                         for item in obj.get('status', {}).get('conditions', ())
+                         if item['type'] == 'Ready']
+    assert len(seen) > 5
+    assert set(seen[:5]) == {1}
 
 
 def test_long_problems_are_cut(patch):
     problems = {'own': Problems(('x' * 5000,), is_stalled=False)}
-    report(patch, problems, reporter='own', resource=WITHOUT_STATUS)
+    report(patch, problems, reporter='own', observed=None)
     assert len(apply(patch)['Ready']['message']) == 1000
 
 

@@ -18,25 +18,33 @@ MAX_MESSAGE = 1000
 """How much of the errors the messages of conditions have, in characters."""
 
 
-def add(patch: patches.Patch, resource: references.Resource | None, **condition: str) -> None:
-    """Let the patch set a condition with these fields, and its times."""
+def observe(resource: references.Resource | None, raw: Mapping[str, Any]) -> int | None:
+    """
+    Get the generation of the state that a condition is about; None if it says nothing, since each
+    write of the status makes a new one.
+    """
     is_observed = resource is not None and 'status' in resource.subresources
+    return raw['metadata'].get('generation') if is_observed else None
+
+
+def add(patch: patches.Patch, *, observed: int | None, **condition: str) -> None:
+    """
+    Let the patch set a condition with these fields, its times, and the ``observed`` generation:
+    when it is written, the object can be a newer one.
+    """
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-    patch.fns.append(functools.partial(
-        _set_condition, {**condition, 'lastTransitionTime': now}, is_observed))
+    wanted: dict[str, Any] = {**condition, 'lastTransitionTime': now}
+    if observed is not None:
+        wanted['observedGeneration'] = observed
+    patch.fns.append(functools.partial(_set_condition, wanted))
 
 
-def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.RawBody) -> None:
+def _set_condition(condition: Mapping[str, Any], body: bodies.RawBody) -> None:
     content: Any = body
     status = content.get('status')
     if status is None:
         status = content['status'] = {}
-    known = status.get('conditions') or []
-    wanted = dict(condition)
-    generation = content['metadata'].get('generation')
-    if is_observed and generation is not None:
-        wanted['observedGeneration'] = generation
-    status['conditions'] = put(known, wanted, ['type'])
+    status['conditions'] = put(status.get('conditions') or [], condition, ['type'])
 
 
 def put(
@@ -68,13 +76,13 @@ def report(
         problems: Mapping[ids.HandlerId, Problems],
         *,
         reporter: ids.HandlerId,
-        resource: references.Resource,
+        observed: int | None,
 ) -> None:
     """
     Set the conditions of an object after its reconciliation, as kstatus reads them.
 
-    The problems are those of all handlers that have failed. The order is stable: the reporter comes
-    first, and needs no name.
+    The ``observed`` generation is that of the state that was reconciled. The problems are those of
+    all handlers that have failed. The order is stable: the reporter comes first, and needs no name.
     """
     messages = [
         message if id_ == reporter else f"{id_}: {message}"
@@ -87,15 +95,15 @@ def report(
     values = {'Ready': not problems, 'Reconciling': is_retrying, 'Stalled': is_stalled}
     for type, is_so in values.items():
         text = message if is_so or type == 'Ready' else ''
-        add(patch, resource, type=type, status=str(is_so), reason=reason, message=text)
+        add(patch, observed=observed, type=type, status=str(is_so), reason=reason, message=text)
     patch.fns.append(_end_pause)
 
 
-def report_pause(patch: patches.Patch, message: str, *, resource: references.Resource) -> None:
+def report_pause(patch: patches.Patch, message: str, *, observed: int | None) -> None:
     """
     Set the condition of a paused object, until the next `report`. The others are left as they are.
     """
-    add(patch, resource, status='True', message=message[:MAX_MESSAGE], **PAUSED)
+    add(patch, observed=observed, status='True', message=message[:MAX_MESSAGE], **PAUSED)
 
 
 def _end_pause(body: bodies.RawBody) -> None:

@@ -44,8 +44,8 @@ MAX_NAMED = 5
 class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_client', '_hub', '_is_new', '_is_reported', '_notes', '_problems', '_reconciled',
-        '_reporter', '_restorations', '_states', '_summoned', '_told', 'has_written')
+        '_client', '_hub', '_is_new', '_is_reported', '_notes', '_observed', '_problems',
+        '_reconciled', '_reporter', '_restorations', '_states', '_summoned', '_told', 'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
@@ -65,6 +65,8 @@ class Reconcilers(Member):
         """The problems of those handlers that have failed in their last calls."""
         self._reporter: ids.HandlerId | None = None
         """The handler with ``conditions=True``, if the object matches its filters."""
+        self._observed: int | None = None
+        """The generation of the object with which the run has begun, for the conditions."""
         self._is_reported = True
         """Whether the conditions are as the last calls of the handlers require."""
         self._told: tuple[ids.HandlerId | pauses.Pause | None, ...] = ()  # a set takes more memory
@@ -153,7 +155,8 @@ class Reconcilers(Member):
         if newest is not None and pause not in self._told and any(
                 handler.conditions for handler in held):
             self._is_reported = False
-            conditions.report_pause(cause.patch, pause.describe(), resource=self.host.resource)
+            conditions.report_pause(cause.patch, pause.describe(), observed=conditions.observe(
+                self.host.resource, raw))
             try:
                 await self._apply_patch(newest, cause.patch, target)
             except application.REFUSALS as e:
@@ -178,6 +181,7 @@ class Reconcilers(Member):
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
+        self._observed = conditions.observe(self.host.resource, raw)
         content = _digest(raw)
         self.is_edited = self._reconciled not in (None, content)
         limits = Limits(is_paused, is_stopped)
@@ -414,7 +418,7 @@ class Reconcilers(Member):
         self._is_reported = True
         if self._reporter is not None:
             conditions.report(
-                patch, self._problems, reporter=self._reporter, resource=self.host.resource)
+                patch, self._problems, reporter=self._reporter, observed=self._observed)
 
     def _note(self, handler: handlers.ReconcilingHandler, outcome: progression.Outcome) -> None:
         """Note the outcome, and when the handler is called again."""
