@@ -133,10 +133,10 @@ def _find_faults_of_filters(handler: handlers.ResourceHandler) -> Iterator[str]:
 
 def _find_faults_of_status(handler: handlers.ResourceHandler) -> Iterator[str]:
     """Find what Kopf writes into the status of a declared kind, and its class lacks."""
-    if handler.declared is None or not isinstance(handler, handlers.ReconcilingHandler):
+    if handler.declared is None:
         return
-    fields = {'conditions': 'kopf.Conditions = field(default_factory=list)'} if (
-        handler.conditions) else {}
+    is_reporting = getattr(handler, 'conditions', False) or getattr(handler, 'protects', None)
+    fields = {'conditions': 'kopf.Conditions = field(default_factory=list)'} if is_reporting else {}
     if isinstance(handler, handlers.ExternalHandler):
         fields[handler.id] = 'dict[str, Any] = field(default_factory=dict)'
     for name, code in fields.items():

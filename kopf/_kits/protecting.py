@@ -30,7 +30,8 @@ def protected(
         `kopf.crd`, etc.
     :param field: the field, as a path with dots.
     :param registry: the `kopf.OperatorRegistry` for the protection. Default: the default registry.
-    :raises TypeError: if the resource is not specified as in decorators.
+    :raises TypeError: if the resource is not specified as in decorators, or if its class has no
+        such field.
     """
     path, selector = dicts.parse_field(field), references.Selector(*arguments)
     patch = patches.Patch()
@@ -47,10 +48,13 @@ def protected(
             f"it is protected from deletion, as its {field} is true. To delete it, type first: "
             f"kubectl patch {who} {todo}", code=403)
 
+    declared = references.get_declaration(arguments[0])
+    if declared is not None:
+        declared.bind(refuse, path, is_lasting=False)  # to notice a field that the class lacks
     target = registries.get_default_registry() if registry is None else registry
     options: Any = {
         'id': ids.HandlerId(f'protected/{field}'), 'fn': refuse, 'selector': selector,
-        'when': is_protected}
+        'when': is_protected, 'declared': declared}
     target.append(handlers.WebhookHandler(
         **options, reason='validate', operations=frozenset({'DELETE'})))
     target.append(handlers.ChangingHandler(

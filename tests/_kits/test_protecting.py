@@ -3,12 +3,14 @@ Protection of objects from deletion. In virtual time, on the sandbox.
 """
 import asyncio
 import contextlib
+import dataclasses
 
 import pytest
 
 import kopf
 from kopf import testing
 from kopf._kits import operatorchecks
+from kopf._kits.typed import kinds
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -156,3 +158,28 @@ async def test_the_next_operator_does_not_write_the_condition_again(registry):
             await operator.wait_log('The deletion waits')
             await asyncio.sleep(100)
             assert await api.client.get('kopfexamples', 'obj') == obj
+
+
+@dataclasses.dataclass(frozen=True)
+class TenantSpec:
+    protected: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class TenantStatus:
+    phase: str = ''
+
+
+def test_a_class_has_what_its_protection_reads_and_writes():
+    registry = kopf.OperatorRegistry()
+    with kinds.separated():
+        @kopf.crd('example.com', 'v1', plural='tenants')
+        class Tenant:
+            spec: TenantSpec = TenantSpec()
+            status: TenantStatus = TenantStatus()
+
+    with pytest.raises(TypeError, match=r"no field 'spec\.protectd'"):
+        kopf.protected(Tenant, field='spec.protectd', registry=registry)
+    kopf.protected(Tenant, registry=registry)
+    [fault] = operatorchecks.find_faults(registry)
+    assert "the API does not store status.conditions" in fault
