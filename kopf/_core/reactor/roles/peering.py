@@ -172,7 +172,7 @@ class Peerings(coordination.Coordination):
         The timer is late e.g. after the process was suspended or the event loop was blocked. By
         then, other operators may have taken over.
         """
-        if self._clock.mono() >= self._sound_until:
+        if self._sound_until < math.inf and self._clock.mono() >= self._sound_until:
             for membership in self._iter_memberships():
                 membership.confirm()
             self._sound_until = min(
