@@ -7,10 +7,11 @@ daemons have to stop first, or when the operator stops. No tasks of the handling
 end. Outcomes that are not written stay in the cycle.
 """
 import asyncio
+import collections
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import wakeups
@@ -610,6 +611,7 @@ class Handling:
             children, own if own is not None else self._get_cause().narrow(field))
         for error in selection.failing.values():
             raise error
+        self._warn_of_namesakes(selection.handlers)
         self.item.proceed(self.item.get_cycle().join(
             selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False,
         ).attach(parent_id, [child.id for child in children]))
@@ -633,6 +635,15 @@ class Handling:
                         await self._save_in_between()
                 if lifecycle is not lifecycles.asap:
                     await self._save_in_between()
+
+    def _warn_of_namesakes(self, children: Iterable[handlers.ChangingHandler]) -> None:
+        """Warn once in a cycle of sub-handlers that are never called, e.g. from a loop."""
+        counts = collections.Counter(child.id for child in children)
+        for id_, count in counts.items():
+            if count > 1 and id_ not in self.item.get_cycle().states:
+                self.logger.warning(
+                    f"{count} sub-handlers have the id {id_!r}, so only the first one is called. "
+                    f"Give each an id of its own, for example: @kopf.subhandler(id=item)")
 
     @contextlib.contextmanager
     def _between_calls(self) -> Iterator[None]:

@@ -58,6 +58,27 @@ def test_finished_subhandlers_are_not_executed_again_while_others_are_retried(re
     assert len([what for what, _ in seen if what == 'leaving']) == 1
 
 
+def test_of_subhandlers_with_the_same_id_only_the_first_one_is_called_which_is_told_once(
+        registry, caplog):
+    seen = []
+
+    @kopf.on.create('kopfexamples', id='create', registry=registry)
+    def create(**_):
+        for item in 'xyz':
+            @kopf.subhandler(id='sub')
+            def sub(item=item, retry=None, **_):
+                seen.append(item)
+                if retry < 2:
+                    raise kopf.TemporaryError("Not ready yet.", delay=10)
+
+    handle(registry)
+    assert seen == ['x'] * 3
+    told = [record.message for record in caplog.records if 'have the id' in record.message]
+    assert told == [
+        "3 sub-handlers have the id 'create/sub', so only the first one is called. "
+        "Give each an id of its own, for example: @kopf.subhandler(id=item)"]
+
+
 def test_what_only_subhandlers_have_seen_is_known_after_a_restart(registry):
     """The object changes while one of them runs, and the other one waits for its retry."""
     seen = []
