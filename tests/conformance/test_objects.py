@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -289,6 +290,18 @@ def test_only_the_metadata_is_answered_to_those_who_ask(api, cms, ns):
 def test_bodies_can_be_yaml(api, cms):
     text = b'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {a: b}\n'
     assert api.post(cms, text, content_type='application/yaml').ok['data'] == {'a': 'b'}
+
+
+def test_plain_words_of_yaml_mean_what_they_mean_in_its_version_for_kubernetes(api, kinds, ns):
+    words = {
+        'y': True, 'N': False, 'on': True, 'tRue': 'tRue', '1e3': 1000, '08': 8, '017': 15,
+        '0o17': 15, '0x1F': 31, '0b12': '0b12', '1_000': 1000, '.5': 0.5, '1e-3': 0.001,
+        '12:30': '12:30', '2026-12-01': '2026-12-01', '=': '='}
+    thing = kinds.make('things', 'one', spec={'size': 5, 'any': 'WORDS'})
+    text = json.dumps(thing).replace('"WORDS"', f"[{', '.join(words)}]").encode()
+    created = api.post(
+        kinds.path('things', namespace=ns), text, content_type='application/yaml').ok
+    assert created['spec']['any'] == [*words.values()]
 
 
 def test_answers_can_be_yaml(api, cms):

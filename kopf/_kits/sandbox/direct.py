@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from kopf._cogs.helpers import yamltexts
 from kopf._kits.sandbox import conversions, encoding, objects, reading
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
@@ -221,7 +222,7 @@ def _explain(obj: Mapping[str, Any], error: APIError) -> str:
 @functools.lru_cache(maxsize=64)
 def _parse(content: bytes) -> Sequence[Any]:
     """Parse the documents of a file, which must not be changed: many tests load the same file."""
-    return list(yaml.load_all(content, objects.Loader))
+    return yamltexts.load_all(content)
 
 
 def _read(source: Mapping[str, Any] | Path | str) -> Iterable[tuple[Obj, str]]:

@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import yaml
-
+from kopf._cogs.helpers import yamltexts
 from kopf._kits.sandbox import discovery, encoding, requests
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.openapi import Documents
@@ -113,4 +112,4 @@ def _document(document: Obj, accept: str) -> Answer:
 
 
 def as_yaml(body: bytes) -> bytes:
-    return yaml.safe_dump(encoding.decode_own(body), allow_unicode=True).encode()
+    return yamltexts.dump_all([encoding.decode_own(body)], allow_unicode=True).encode()

@@ -4,13 +4,13 @@ Objects in requests and answers: decoded from bodies, encoded for the store and 
 import copy
 import functools
 import json
-import re
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any
 
 import yaml
 
+from kopf._cogs.helpers import yamltexts
 from kopf._kits.sandbox import builtins, encoding, protobuf, schemas, wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
@@ -193,22 +193,9 @@ def _summary(body: bytes) -> str:
     return f'{text} ...' if len(body) > _SHOWN else text
 
 
-class Loader(yaml.SafeLoader):
-    """YAML as the API reads it: timestamps are strings; ``y`` and ``n`` are not."""
-
-    bool_values = {**yaml.SafeLoader.bool_values, 'y': True, 'n': False}  # noqa: RUF012
-
-
-Loader.yaml_implicit_resolvers = {
-    char: [(tag, regexp) for tag, regexp in resolvers if tag != 'tag:yaml.org,2002:timestamp']
-    for char, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-Loader.add_implicit_resolver('tag:yaml.org,2002:bool', re.compile('^[yYnN]$'), list('yYnN'))
-
-
 def _decode_yaml(body: bytes) -> Any:
     try:
-        value = yaml.load(body, Loader)
+        value = yaml.load(body, yamltexts.Loader)
         return _as_json(value, [0])
     except yaml.YAMLError as e:
         problem = getattr(e, 'problem', None) or str(e).replace('\n', ' ')

@@ -14,6 +14,7 @@ import yaml
 
 from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import yamltexts
 from kopf._cogs.structs import credentials, references
 from kopf._kits.testing import waiting
 
@@ -602,7 +603,7 @@ def _name(kind: Kind, name: str | None) -> str:
 @functools.lru_cache(maxsize=64)
 def _parse(text: str) -> list[Any]:
     """Parse the documents of a file once: many tests load the same file."""
-    return list(yaml.safe_load_all(text))
+    return yamltexts.load_all(text)
 
 
 def _read(source: Mapping[str, Any] | str | pathlib.Path) -> Objs:

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from kopf._cogs.helpers import yamltexts
 from kopf._cogs.structs import references
 from kopf._kits import commanding
 from kopf._kits.sandbox import crds, kinds
@@ -48,7 +49,7 @@ def read_files(paths: Iterable[pathlib.Path]) -> Iterator[Any]:
     """
     for path in paths:
         try:
-            yield from yaml.safe_load_all(path.read_text(encoding='utf-8'))
+            yield from yamltexts.load_all(path.read_text(encoding='utf-8'))
         except (OSError, ValueError, yaml.YAMLError) as e:
             raise DefinitionError(f"{path} cannot be read: {e}") from e
 

@@ -12,6 +12,7 @@ import yaml
 
 from kopf._cogs.clients import api, applying, errors, vaults
 from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import yamltexts
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
 from kopf._kits import commanding
@@ -48,7 +49,7 @@ class Options:
 
 def dump(definitions: Sequence[Definition]) -> str:
     """Make the YAML of the definitions, fit for git: the same order each time, and no status."""
-    return yaml.safe_dump_all(definitions, explicit_start=len(definitions) > 1)
+    return yamltexts.dump_all(definitions, explicit_start=len(definitions) > 1)
 
 
 def write(definitions: Sequence[Definition], path: pathlib.Path) -> None:
@@ -150,7 +151,7 @@ def _dump(definition: Definition) -> str:
     metadata = {**definition['metadata']}
     metadata.pop('creationTimestamp', None)
     content = {key: value for key, value in definition.items() if key != 'status'}
-    return yaml.safe_dump({**content, 'metadata': metadata})
+    return yamltexts.dump_all([{**content, 'metadata': metadata}])
 
 
 def _by_name(definitions: Sequence[Definition]) -> dict[str, Definition]:
@@ -166,7 +167,7 @@ def read(path: pathlib.Path) -> list[Definition]:
     try:
         paths = sorted(path.glob('*.y*ml')) if path.is_dir() else [path]
         documents = [document for each in paths
-                     for document in yaml.safe_load_all(each.read_text('utf-8'))]
+                     for document in yamltexts.load_all(each.read_text('utf-8'))]
     except (OSError, ValueError, yaml.YAMLError) as e:
         raise commanding.CommandError(f"{path} cannot be read as YAML: {e}") from e
     definitions = [obj for document in documents for obj in _iter_definitions(document)]

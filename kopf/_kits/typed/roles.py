@@ -5,8 +5,7 @@ import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
+from kopf._cogs.helpers import yamltexts
 from kopf._kits.typed.rights import Right
 
 API_GROUP = 'rbac.authorization.k8s.io'
@@ -59,7 +58,7 @@ def make_name(sources: Sequence[str]) -> str:
 
 def dump(objs: Iterable[Mapping[str, Any]]) -> str:
     """Make the YAML of objects, in the order of their fields."""
-    return yaml.safe_dump_all(objs, sort_keys=False, default_flow_style=None)
+    return yamltexts.dump_all(objs, sort_keys=False, default_flow_style=None)
 
 
 def _make_rules(rights: Iterable[Right]) -> list[dict[str, Any]]:

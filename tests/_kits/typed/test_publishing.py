@@ -6,7 +6,7 @@ import yaml
 from kopf import testing
 from kopf._cogs.clients.vaults import Vault
 from kopf._kits import commanding
-from kopf._kits.typed.publishing import CLUSTER, Options, check, publish, read
+from kopf._kits.typed.publishing import CLUSTER, Options, check, dump, publish, read
 from tests._kits.typed.pairs import INTEGER, STRING, X, define, holding, rules
 
 LONG = {**STRING, 'maxLength': 9, 'description': 'A string.'}
@@ -28,6 +28,20 @@ def write(tmp_path):
         path.write_text(yaml.safe_dump_all(objects))
         return str(path)
     return write
+
+
+def test_fields_that_yaml_can_take_for_booleans_are_quoted_and_stay(tmp_path):
+    definition = define(holding(y=INTEGER, n={**STRING, 'default': '1e3'}))
+    path = tmp_path / 'crd.yaml'
+    path.write_text(dump([definition]))
+    assert "\n              'y':\n" in path.read_text()
+    assert "default: '1e3'" in path.read_text()
+    assert read(path) == [definition]
+
+
+def test_fields_that_kubectl_takes_for_booleans_are_drift(write):
+    definition = define(holding(y=INTEGER))
+    assert check([definition], Options(drift=pathlib.Path(write(definition)))).code == 3
 
 
 def test_without_options_nothing_is_reported():
