@@ -3,6 +3,7 @@ The command ``kopf rbac``: the rights of an operator, and whether they are grant
 """
 import contextlib
 import json
+import logging
 import pathlib
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from typing import Any
@@ -11,11 +12,13 @@ from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api, errors, scanning, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
-from kopf._core.intents import registries
+from kopf._core.intents import causes, registries
 from kopf._kits import commanding, explaining
 from kopf._kits.typed import catalogue, granting, kinds, roles
 from kopf._kits.typed.rights import Right
 from kopf._kits.typed.vocabulary import DeclarationError
+
+logger = logging.getLogger(__name__)
 
 REVIEWS = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews'
 
@@ -60,12 +63,23 @@ class Inquiry:
             if startup:
                 await stack.enter_async_context(
                     explaining.started(self._registry, self._settings, clocks.Clock()))
+            elif self._is_admission_unset():
+                logger.warning(
+                    "The permissions for webhook configurations are left out, as "
+                    "settings.admission.managed is not set. If a startup handler sets it, add "
+                    "--startup.")
             if cluster:
                 client, _ = await stack.enter_async_context(self._connect())
                 known += (await scanning.scan(client)).resources
             return granting.find_rights(
                 self._registry, self._settings, resources=known, is_complete=cluster,
                 namespaces=self._namespaces)
+
+    def _is_admission_unset(self) -> bool:
+        registry = self._registry
+        return self._settings.admission.managed is None and bool(
+            registry._webhooks or registry._converters) and any(
+            handler.activity is causes.Activity.STARTUP for handler in registry._activities)
 
     def _define_kinds(self) -> list[dict[str, Any]]:
         try:

@@ -86,6 +86,19 @@ async def test_startup_handlers_are_called_on_request(inquire, registry, startup
     assert called == (['startup', 'cleanup'] if startup else [])
 
 
+@pytest.mark.parametrize(('startup', 'managed', 'is_hooked', 'is_told'), [
+    (False, None, True, True), (True, None, True, False), (False, 'x', True, False),
+    (False, None, False, False)])
+async def test_it_is_told_if_a_startup_handler_can_set_up_the_webhooks(
+        inquire, registry, settings, caplog, startup, managed, is_hooked, is_told):
+    kopf.on.startup(registry=registry)(lambda **_: None)
+    if is_hooked:
+        kopf.on.validate('kopfexamples', registry=registry)(lambda **_: None)
+    settings.admission.managed = managed
+    await find(inquire(), CRD, startup=startup)
+    assert any('add --startup' in record.message for record in caplog.records) == is_told
+
+
 async def test_roles_of_files_are_compared(inquire, tmp_path):
     path = tmp_path / 'roles.yaml'
     path.write_text(yaml.safe_dump_all(roles.make_roles([*KEX][:1], 'any')))
