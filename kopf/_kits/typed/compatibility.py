@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kopf._kits.typed import schemas
 from kopf._kits.typed.findings import Definition, Finding, Schema, add_key, find
 
 ANYTHING: Schema = {'x-kubernetes-preserve-unknown-fields': True}
@@ -138,7 +139,7 @@ def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     for rule, key in (('format-changed', 'format'), ('default-changed', 'default')):
         yield from _find_change(rule, path, f"The {key}", _show(old, key), _show(new, key))
     if new.get('enum'):
-        was, now = ({json.dumps(value, sort_keys=True) for value in schema.get('enum') or ()}
+        was, now = ({_encode(value) for value in schema.get('enum') or ()}
                     for schema in (old, new))
         if not was:
             yield find('enum-narrowed', path,
@@ -157,7 +158,11 @@ def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
 
 
 def _show(schema: Schema, key: str) -> str:
-    return json.dumps(schema[key], sort_keys=True) if key in schema else "none"
+    return _encode(schema[key]) if key in schema else "none"
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(schemas.normalise(value), sort_keys=True)
 
 
 def _compare_bounds(path: str, old: Schema, new: Schema) -> Iterator[Finding]:

@@ -332,8 +332,8 @@ def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
     path = declared.cls.__name__
     shape = shapes.read(declared.cls)
     own = [field for field in shape.fields if field.wire not in _IMPLIED]
-    schema = schemas.make(dataclasses.replace(
-        shape, fields=tuple(own), rules=tuple(declared.rules)), path)
+    schema = schemas.normalise(schemas.make(dataclasses.replace(
+        shape, fields=tuple(own), rules=tuple(declared.rules)), path))
     subresources: dict[str, Any] = {}
     if any(field.wire == 'status' for field in own):
         subresources['status'] = {}

@@ -18,6 +18,17 @@ _TYPES = {
     Kind.LIST: 'array', Kind.MAP: 'object', Kind.OBJECT: 'object', Kind.RECORD: 'object'}
 
 
+def normalise(value: Any) -> Any:
+    """Copy a JSON value, with the numbers as the API stores them: ``1.0`` is ``1``."""
+    return json.loads(json.dumps(value), parse_float=_read_number, parse_int=_read_number)
+
+
+def _read_number(text: str) -> float:
+    number = int(text) if text.lstrip('-').isdigit() else float(text)
+    is_whole = number == number // 1 and -2 ** 63 <= number < 2 ** 63
+    return int(number) if is_whole else float(number)
+
+
 def make(shape: Shape, path: str) -> Schema:
     """
     Make the schema of a value. The path is for messages.

@@ -217,3 +217,10 @@ def test_each_rule_finds_something_in_a_test():
 def test_each_rule_has_sources():
     for rule in RULES.values():
         assert rule.sources and {*rule.sources} <= {*SOURCES}
+
+
+@pytest.mark.parametrize(('was', 'now'), [(0, 0.0), ({'a': [1]}, {'a': [1.0]}), (10 ** 20, 1e20)])
+def test_the_same_numbers_are_no_changes(was, now):
+    old, new = (define(holding(x={**ANYTHING, 'default': value, 'enum': [value]}))
+                for value in (was, now))
+    assert compare(old, new) == []

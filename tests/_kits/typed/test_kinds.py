@@ -376,3 +376,18 @@ def test_kinds_that_are_declared_apart_can_be_versions_of_earlier_ones(monkeypat
         old = declare_version('v1beta1', of=new, storage=True)
     assert get_versions(old) == get_versions(new) == ['v1', 'v1beta1']
     assert kinds.get_declared() == [new, old]
+
+
+def test_whole_numbers_are_defined_as_the_api_stores_them():
+    number = Annotated[float, kopf.Float]
+    with kinds.separated():
+        @kopf.crd('example.com', 'v1', plural='things')
+        class Thing:
+            spec: dataclasses.make_dataclass('Spec', [
+                ('x', number, 1.0), ('y', number, 0.5), ('z', int, 2 ** 63 - 1)], frozen=True)
+
+    [definition] = kinds.define([Thing])
+    schema = definition['spec']['versions'][0]['schema']['openAPIV3Schema']
+    found = [each['default'] for each in schema['properties']['spec']['properties'].values()]
+    assert [(value, type(value)) for value in found] == [
+        (1, int), (0.5, float), (2 ** 63 - 1, int)]
