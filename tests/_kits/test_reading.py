@@ -208,6 +208,16 @@ async def test_sync_handlers_wait_for_the_result(registry):
     assert found == ['a', ['a']]
 
 
+@testing.virtual_time
+async def test_a_forgotten_await_is_an_error_and_not_true(registry):
+    async def fn():
+        with pytest.raises(TypeError, match="a request, and not its result. Use `await`"):
+            bool(kopf.get('configmaps', 'c'))
+
+    async with calling(registry) as call:
+        assert (await call(fn))[0] is None
+
+
 def test_outside_of_handlers_nothing_is_read():
     with pytest.raises(LookupError, match=r'kopf.get\(\)'):
         kopf.get('configmaps', 'a')

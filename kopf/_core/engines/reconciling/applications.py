@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.structs import bodies, references
@@ -38,6 +38,10 @@ class Application(Awaitable[T], Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self._work).__await__()
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("This is a request, and not its result. Use `await` in async handlers, "
+                        "and `result()` in sync ones.")
 
     def result(self, timeout: float | None = None) -> T:
         """
