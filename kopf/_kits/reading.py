@@ -56,7 +56,7 @@ def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[An
     `kopf.MisfitError` if the object does not fit the class.
     """
     applier = get_applier('get')
-    return applier.ask(_get(applier, kind, name, namespace or _get_namespace()))
+    return applier.ask(_get(applier, kind, name, namespace or _get_namespace()), "kopf.get()")
 
 
 @overload
@@ -94,7 +94,7 @@ def list_(
     """
     applier = get_applier('list_')
     where = None if namespace is references.EVERYTHING else namespace or _get_namespace()
-    return applier.ask(_list(applier, kind, where, labels or {}))
+    return applier.ask(_list(applier, kind, where, labels or {}), "kopf.list_()")
 
 
 def _get_namespace() -> str | None:

@@ -218,6 +218,28 @@ async def test_a_forgotten_await_is_an_error_and_not_true(registry):
         assert (await call(fn))[0] is None
 
 
+@pytest.mark.parametrize('is_awaited', [True, False])
+@testing.virtual_time
+async def test_the_error_of_a_request_for_which_nobody_waits_is_logged(
+        registry, caplog, is_awaited):
+    wrong = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+        'name': 'Wrong', 'namespace': 'default'}}
+
+    async def fn():
+        request = kopf.apply(wrong)
+        if is_awaited:
+            with pytest.raises(kopf.APIError):
+                await request
+
+    async with calling(registry) as call:
+        await call(fn)
+        await asyncio.sleep(1)
+    told = [record.message for record in caplog.records if 'nobody has waited' in record.message]
+    assert len(told) == (0 if is_awaited else 1)
+    assert all(text.startswith("kopf.apply() in a handler of default/obj has failed, and")
+               for text in told)
+
+
 def test_outside_of_handlers_nothing_is_read():
     with pytest.raises(LookupError, match=r'kopf.get\(\)'):
         kopf.get('configmaps', 'a')

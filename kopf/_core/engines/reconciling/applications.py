@@ -5,13 +5,17 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, NoReturn, TypeVar
 
 from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import inflight
+from kopf._core.actions import inflight, invocation
 from kopf._core.engines.reconciling import desired, generating
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar('T')
 
@@ -32,11 +36,18 @@ class _GivenUpError(Exception):
 class Application(Awaitable[T], Generic[T]):
     """A request under way: await it in async handlers; call `result` in sync ones."""
 
-    def __init__(self, work: 'concurrent.futures.Future[T]') -> None:
+    def __init__(self, work: 'concurrent.futures.Future[T]', what: str = "A request") -> None:
         super().__init__()
         self._work = work
+        self._what = what
+        self._is_awaited = False
+
+    def __del__(self) -> None:
+        if not self._is_awaited:
+            self._work.add_done_callback(functools.partial(_tell_lost, self._what))
 
     def __await__(self) -> Generator[Any, None, T]:
+        self._is_awaited = True
         return asyncio.wrap_future(self._work).__await__()
 
     def __bool__(self) -> NoReturn:
@@ -53,6 +64,7 @@ class Application(Awaitable[T], Generic[T]):
             it can have been executed.
         :raises asyncio.CancelledError: if the handler is interrupted, e.g. as the operator exits.
         """
+        self._is_awaited = True
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -69,6 +81,15 @@ class Application(Awaitable[T], Generic[T]):
             raise
         except concurrent.futures.CancelledError:  # it would count as an error of the handler
             raise asyncio.CancelledError from None
+
+
+def _tell_lost(what: str, work: 'concurrent.futures.Future[Any]') -> None:
+    """Log the error of a request for which no handler has waited."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None:
+        logger.error(
+            f"{what} has failed, and nobody has waited for it: {error!r}. Use `await` in async "
+            f"handlers, and `result()` in sync ones.")
 
 
 class Applier:
@@ -91,18 +112,23 @@ class Applier:
 
     def start(self, manifest: Any, *, manager: str, force: bool) -> Application[bodies.Body]:
         """Begin to apply, from any thread."""
-        application: Application[bodies.Body] | None = None
+        work: concurrent.futures.Future[bodies.Body] | None = None
 
         def permit() -> None:
-            if application is not None and application._work.cancelled():
+            if work is not None and work.cancelled():
                 raise _GivenUpError
 
-        application = self.ask(self._apply(manifest, manager=manager, force=force, permit=permit))
+        application = self.ask(
+            self._apply(manifest, manager=manager, force=force, permit=permit), "kopf.apply()")
+        work = application._work
         return application
 
-    def ask(self, request: Coroutine[Any, Any, T]) -> Application[T]:
+    def ask(self, request: Coroutine[Any, Any, T], what: str) -> Application[T]:
         """Begin to make a request, from any thread."""
-        return Application(asyncio.run_coroutine_threadsafe(request, self._loop))
+        kwargs = invocation.kwargs_var.get({})
+        name = '/'.join(filter(None, (kwargs.get('namespace'), kwargs.get('name'))))
+        what += f" in a handler of {name}" if name else ""
+        return Application(asyncio.run_coroutine_threadsafe(request, self._loop), what)
 
     async def _apply(
             self, manifest: Any, *, manager: str, force: bool, permit: Callable[[], None],
