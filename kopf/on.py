@@ -1650,6 +1650,10 @@ def reconcile(
     """
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
+    if not isinstance(watches, Mapping | None) or not all(
+            callable(mapper) or isinstance(mapper, str) for mapper in (watches or {}).values()):
+        raise TypeError(f"watches= must be a dict of resources to functions or indices, for "
+                        f"example {{'configmaps': users}}, not {watches!r}.")
     options = {**locals()}
     options['after'] = tuple(after)
     if not all(hasattr(other, 'get_key') for other in options['after']):

@@ -243,6 +243,12 @@ def test_owned_resources_must_be_in_a_collection():
         kopf.reconcile('kex', owns='pods')
 
 
+@pytest.mark.parametrize('watches', ['pods', ['pods'], {'pods': ['index']}], ids=repr)
+def test_used_resources_must_be_in_a_dict(watches):
+    with pytest.raises(TypeError, match=r"watches= must be a dict .* e.*: users\}, not "):
+        kopf.reconcile('kex', watches=watches)
+
+
 @pytest.mark.parametrize(['interval', 'error'], [
     (-1, ValueError), ('5', TypeError), (float('nan'), TypeError)])
 def test_the_interval_of_a_reconciler_is_a_number(interval, error):

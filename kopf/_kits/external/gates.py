@@ -48,6 +48,7 @@ class Rate:
     :param count: the number of calls.
     :param per: the time in seconds. Default: one second.
     :param concurrency: how many calls can be under way at once. Default: no limit.
+    :raises TypeError: if a part is no number.
     :raises ValueError: if a number is not positive, or not finite.
     """
     count: float
@@ -56,6 +57,8 @@ class Rate:
 
     def __post_init__(self) -> None:
         concurrency = 1 if self.concurrency is None else self.concurrency
+        if not all(isinstance(each, int | float) for each in (self.count, self.per, concurrency)):
+            raise TypeError(f"The parts of a rate are numbers: {self!r}.")
         if not (0 < self.count < math.inf and 0 < self.per < math.inf and concurrency >= 1):
             raise ValueError(f"The numbers of a rate must be positive and finite: {self!r}.")
 

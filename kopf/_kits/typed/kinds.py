@@ -241,7 +241,8 @@ def get_declaration(cls: type) -> Declaration:
     """
     found: Any = references.get_declaration(cls)
     if found is None:
-        raise DeclarationError(f"{cls.__name__} is no kind of the API. Decorate it: "
+        name = getattr(cls, '__name__', repr(cls))
+        raise DeclarationError(f"{name} is no kind of the API. Decorate it: "
                                f"@kopf.crd('example.com', 'v1', plural='…')")
     declaration: Declaration = found
     return declaration

@@ -170,6 +170,8 @@ def test_a_class_is_no_kind_by_its_base():
 
     with pytest.raises(kopf.DeclarationError, match="Derived is no kind of the API. Decorate it"):
         kinds.define([Derived])
+    with pytest.raises(kopf.DeclarationError, match="'things' is no kind of the API"):
+        kopf.convert('things', Derived)
 
 
 @pytest.mark.parametrize('annotation, message', [
