@@ -209,3 +209,9 @@ async def test_gates_are_idle_when_nobody_calls_and_no_call_counts():
 def test_the_numbers_of_a_rate_are_positive_and_finite(options):
     with pytest.raises(ValueError, match='positive and finite'):
         Rate(**options)
+
+
+@pytest.mark.parametrize('options', [{'count': '5'}, {'count': 5, 'per': '1'}], ids=repr)
+def test_the_parts_of_a_rate_are_numbers(options):
+    with pytest.raises(TypeError, match='are numbers'):
+        Rate(**options)
