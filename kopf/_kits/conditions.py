@@ -1,11 +1,15 @@
 """
 Conditions that handlers set in the status of their objects.
 """
+import re
 from typing import Literal
 
 from kopf._cogs.structs import patches
 from kopf._core.actions import invocation
 from kopf._core.engines.reconciling import conditions
+
+REASON = re.compile('[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')
+"""What Kubernetes allows: ``metav1.Condition``."""
 
 ConditionStatus = Literal['True', 'False', 'Unknown']
 
@@ -38,9 +42,17 @@ def set_condition(
     :param status: ``'True'``, ``'False'``, ``'Unknown'``; or `True`, `False`, `None`.
     :param reason: the reason in CamelCase, for programs.
     :param message: the details, for people.
-    :raises ValueError: if the status is none of these.
+    :raises TypeError: if the other parts are no strings.
+    :raises ValueError: if the status is none of these, or if the type is empty, or if the reason is
+        no such word.
     """
     text = str(status) if isinstance(status, bool) else 'Unknown' if status is None else status
+    if not all(isinstance(part, str) for part in (type, reason, message)):
+        raise TypeError(f"The type, the reason, and the message of a condition are strings, not "
+                        f"{type!r}, {reason!r}, {message!r}.")
+    if not type or not REASON.fullmatch(reason):
+        raise ValueError(f"A condition has a type, and a reason of one word in CamelCase, such as "
+                         f"'NotReady', not {type!r} and {reason!r}.")
     if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
         raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
     kwargs = invocation.kwargs_var.get({})

@@ -197,7 +197,10 @@ def not_(fn: _FnT) -> _FnT:
     :param fn: a function for filters: of values or of whole objects.
     :returns: a function for filters of the same sort. See "Filter objects and changes" in the
         documentation.
+    :raises TypeError: if it is no function.
     """
+    _verify_all([fn])
+
     def negated(*args: Any, **kwargs: Any) -> bool:
         return not fn(*args, **kwargs)
     return cast(_FnT, negated)
@@ -216,7 +219,10 @@ def all_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
+    :raises TypeError: if they are no functions.
     """
+    _verify_all(fns)
+
     def combined(*args: Any, **kwargs: Any) -> bool:
         return all(fn(*args, **kwargs) for fn in fns)
     return combined
@@ -235,7 +241,10 @@ def any_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
+    :raises TypeError: if they are no functions.
     """
+    _verify_all(fns)
+
     def combined(*args: Any, **kwargs: Any) -> bool:
         return any(fn(*args, **kwargs) for fn in fns)
     return combined
@@ -254,8 +263,15 @@ def none_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
+    :raises TypeError: if they are no functions.
     """
     return not_(any_(fns))
+
+
+def _verify_all(fns: object) -> None:
+    """Refuse iterators, too: they would be empty in the second call."""
+    if not isinstance(fns, Collection) or not all(map(callable, fns)):
+        raise TypeError(f"Filters are made of a collection of functions, not of {fns!r}.")
 
 
 ALWAYS_PASSED = ('logger', 'memo', 'param', 'retry', 'runtime', 'started')

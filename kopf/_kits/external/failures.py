@@ -60,7 +60,8 @@ class RetryAfter(handlererrors.TemporaryError):
     """
 
     def __init__(self, delay: float) -> None:
-        super().__init__(f"The system wants no calls for {delay:g} seconds.", delay=delay)
+        shown = f"{delay:g}" if isinstance(delay, int | float) else repr(delay)
+        super().__init__(f"The system wants no calls for {shown} seconds.", delay=delay)
 
 
 class NotSent(Exception):

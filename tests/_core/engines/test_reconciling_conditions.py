@@ -72,6 +72,16 @@ def test_another_status_is_an_error(patch, status):
     assert not patch
 
 
+@pytest.mark.parametrize(('type', 'reason', 'message', 'error'), [
+    ('', 'Reason', '', ValueError), ('Ready', '', '', ValueError),
+    ('Ready', 'two words', '', ValueError), ('Ready', None, '', TypeError),
+    ('Ready', 'Reason', None, TypeError), (None, 'Reason', '', TypeError)])
+def test_what_kubernetes_would_refuse_is_an_error(patch, type, reason, message, error):
+    with pytest.raises(error, match="^(A condition has|The type, the reason)"):
+        kopf.set_condition(patch, type, True, reason, message)
+    assert not patch
+
+
 def test_the_time_stays_while_the_status_is_the_same(patch):
     kopf.set_condition(patch, 'Ready', True, 'Other', 'Another message.')
     condition = apply(patch, make())['Ready']

@@ -304,3 +304,9 @@ async def test_a_rotation_that_is_asked_for_during_the_creation_is_not_lost(
             secret = await api.client.wait(
                 'secrets', 'child', lambda obj: read(obj) == 'word-2', timeout=5)
             assert secret['metadata']['annotations']['kopf.dev/rotate'] == 'false'
+
+
+def test_the_function_is_needed_and_not_its_result():
+    with pytest.raises(TypeError, match="without calling it") as error:
+        kopf.generated('secret')
+    assert "'secret'" not in str(error.value)

@@ -55,3 +55,16 @@ def test_functions_that_cannot_take_all_kwargs_are_refused_with_what_to_write():
         verify_handler(fn)
     assert "(logger, memo, param, retry, runtime, started, and others)" in str(e.value)
     assert str(e.value).endswith("Add **_: def fn(spec, name='x', **_)")
+
+
+@pytest.mark.parametrize('combine', [all_, any_, none_])
+@pytest.mark.parametrize('fns', [
+    'abc', ['x'], lambda **_: True, (each for each in [lambda **_: True])])
+def test_filters_are_combined_of_functions(combine, fns):
+    with pytest.raises(TypeError, match="a collection of functions, not of "):
+        combine(fns)
+
+
+def test_only_functions_can_be_negated():
+    with pytest.raises(TypeError, match="functions, not of \\['x'\\]"):
+        not_('x')

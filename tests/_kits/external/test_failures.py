@@ -93,3 +93,8 @@ def test_errors_of_connections(error, expected):
     ('Wed, 25 Nov 2026 00:00:00 GMT', 0.0)])
 def test_strange_delays(text, delay):
     assert read(make_aiohttp(429, **{'Retry-After': text}), now=NOW).delay == delay
+
+
+def test_a_delay_is_a_number():
+    with pytest.raises(TypeError, match="delay= must be a number of seconds, not '5'"):
+        kopf.RetryAfter('5')

@@ -86,7 +86,11 @@ def generated(make: Callable[[], Any]) -> Any:
         not `None`. It is called again if its former value was never stored. Sync functions run in
         the event loop.
     :returns: a placeholder. The value itself is in the object in the cluster.
+    :raises TypeError: if it is no function.
     """
+    if not callable(make):
+        raise TypeError("kopf.generated() needs the function that makes the value, without calling "
+                        "it, for example: kopf.generated(secrets.token_urlsafe)")
     return Generated(make)
 
 
