@@ -75,8 +75,7 @@ class Patch(dict[str, Any]):
     :param fns: the functions for ``patch.fns``. Default: none.
     """
 
-    _assign_status: Callable[[object], None] | None = None
-    """How a typed status is assigned; None if the handler is for no typed kind."""
+    __slots__ = ('_assign_status', '_fns', '_original')  # so that misspelled parts are errors
 
     def __init__(
             self,
@@ -87,6 +86,8 @@ class Patch(dict[str, Any]):
     ) -> None:
         self._original = body
         self._fns: list[PatchFn] = [*fns]
+        self._assign_status: Callable[[object], None] | None = None
+        """How a typed status is assigned; None if the handler is for no typed kind."""
         if src is not None:
             self.update(src)
             if isinstance(src, Patch):

@@ -281,3 +281,8 @@ def has_dicts_over_others(first, second):
     return any(
         has_dicts_over_others(first[key], val) if isinstance(first[key], dict) else True
         for key, val in second.items() if isinstance(val, dict) and key in first)
+
+
+def test_misspelled_parts_are_errors():
+    with pytest.raises(AttributeError, match='stauts'):
+        Patch().stauts = {'field': 'value'}
