@@ -145,6 +145,21 @@ async def test_kept_objects_are_read_without_requests(registry):
 
 
 @testing.virtual_time
+async def test_what_a_handler_changes_in_an_object_is_its_own_copy(registry):
+    kopf.on.event('configmaps', registry=registry)(lambda **_: None)
+
+    async def fn():
+        [first] = await kopf.list_('configmaps', labels={'l': '1'})
+        first['metadata']['labels']['l'] = '2'
+        second = await kopf.get('configmaps', 'a')
+        second['metadata']['labels']['l'] = '3'
+        return (await kopf.get('configmaps', 'a')).metadata.labels['l']
+
+    async with calling(registry) as call:
+        assert await call(fn) == ('1', 0)
+
+
+@testing.virtual_time
 async def test_objects_that_are_not_kept_are_requested(registry):
     @kopf.on.update('configmaps', registry=registry)
     async def update_fn(**_):

@@ -113,6 +113,13 @@ def without(source: MappingT, path: FieldPath) -> MappingT:
     return cast(MappingT, result)
 
 
+def copy(value: Any) -> Any:
+    """Copy a value of JSON, with the dicts and lists in it."""
+    if type(value) is dict:
+        return {key: copy(val) for key, val in value.items()}
+    return [copy(val) for val in value] if type(value) is list else value
+
+
 def _is_mutable(value: Any) -> TypeGuard[MutableMapping[str, Any]]:
     """Whether the value has fields that can be set. The abstract class knows it, but slowly."""
     return type(value) is dict or (value is not None and isinstance(value, MutableMapping))

@@ -256,6 +256,27 @@ async def test_an_interval_of_zero_leaves_time_for_others(registry):
 
 
 @virtual_time
+async def test_what_a_handler_changes_in_the_object_is_its_own_copy(registry):
+    calls = []
+
+    @kopf.reconcile('things', owns=['configmaps'], interval=10, registry=registry)
+    async def fn(spec, **_):
+        items = spec['items']
+        items.append('added')
+        calls.append(len(items))
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'data': {'items': ','.join(items)}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'parent', spec={'items': ['first']})
+            await testing.wait_for(lambda: len(calls) >= 3, timeout=100)
+            child = await api.client.get('configmaps', 'parent')
+    assert set(calls) == {2}
+    assert child['data'] == {'items': 'first,added'}
+
+
+@virtual_time
 async def test_the_field_manager_has_the_name_of_the_operator(registry):
     @kopf.on.startup(registry=registry)
     def configure(settings, **_):
