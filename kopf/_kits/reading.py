@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
 from kopf._cogs.clients import listing
-from kopf._cogs.structs import dicts, references
-from kopf._cogs.structs.bodies import Body, RawBody
+from kopf._cogs.structs import references
+from kopf._cogs.structs.bodies import Body, OwnBody, RawBody
 from kopf._core.actions import invocation
 from kopf._core.engines.reconciling.applications import Application, Applier, get_applier
 from kopf._core.intents import typedargs
@@ -136,8 +136,7 @@ def _select(kind: Any) -> references.Selector:
 
 
 def _decode(kind: Any, raw: RawBody) -> Any:
-    """Make what the handler gets. It is a copy, as the operator itself can keep the object."""
-    body = Body(dicts.copy(raw))
+    body = OwnBody(raw)  # the operator itself can keep the object
     if not isinstance(kind, type):
         return body
     from kopf._kits.typed import binding  # only for typed kinds

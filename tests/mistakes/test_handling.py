@@ -25,7 +25,7 @@ HANDLERS = [
     (CREATE + "def fn(patch, **_): patch.status['when'] = datetime.datetime.now()",
      r"'fn' failed permanently: its patch is not JSON: Object of type datetime is not JSON"),
     (CREATE + "def fn(patch, body, **_): patch.status['copy'] = body",
-     r"'fn' failed permanently: its patch is not JSON: Object of type Body is not JSON"),
+     r"'fn' failed permanently: its patch is not JSON: Object of type OwnBody is not JSON"),
     (CREATE + "def fn(patch, **_): patch['spec'] = 'text'",
      r"'fn' failed permanently: its patch is refused by the API: .* must be of type object"),
     (CREATE + "def fn(patch, **_): patch.meta['name'] = 'other'",

@@ -251,7 +251,46 @@ class Body(Mapping[str, Any]):
         return Status(self)
 
 
-class LiveBody(Body):
+class OwnBody(Body):
+    """
+    A body whose parts are copied when they are read, so that a handler can change them in place, as
+    many do: nobody but the handlers of this body sees that.
+    """
+    __slots__ = ('_copies',)
+
+    def __init__(self, raw: RawBody, /) -> None:
+        super().__init__(raw)
+        self._copies: dict[str, Any] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        value = self._raw[key]
+        return self._own(key, value) if type(value) is dict or type(value) is list else value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self._raw else default
+
+    def items(self) -> ItemsView[str, Any]:
+        return ItemsView(self)
+
+    @property
+    def _fields(self) -> Mapping[str, Any]:
+        """The fields as they are seen, but without copies of what was not read."""
+        return self._raw if self._copies is None else {**self._raw, **self._copies}
+
+    def _own(self, key: str, _: object) -> Any:
+        copies = self._copies
+        if copies is None:
+            copies = self._copies = {}
+        if key not in copies:
+            copies[key] = dicts.copy(self._raw[key])
+        return copies[key]
+
+    def _replace_with(self, raw: RawBody) -> None:
+        super()._replace_with(raw)
+        self._copies = None
+
+
+class LiveBody(OwnBody):
     """
     A body that always shows the newest known state of the object.
 
@@ -262,6 +301,7 @@ class LiveBody(Body):
     def __init__(self, recall: Callable[[], RawBody | None], /) -> None:
         self._recall = recall
         self._newest: Mapping[str, Any] | None = None
+        self._copies = None
 
     @property
     def _raw(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -275,6 +315,17 @@ class LiveBody(Body):
 
     def _replace_with(self, raw: RawBody) -> None:
         self._newest = cast(Mapping[str, Any], raw)
+        self._copies = None
+
+
+def get_raw(body: Body) -> Mapping[str, Any]:
+    """Get the object itself, which must not be changed."""
+    return body._raw
+
+
+def get_copy(body: Body, key: str) -> Any:
+    """Get a part of an own body as its handlers have left it; None if they have not read it."""
+    return body._copies.get(key) if isinstance(body, OwnBody) and body._copies else None
 
 
 _IDENTITY = ('name', 'namespace', 'uid')

@@ -140,7 +140,7 @@ class MappingView(Mapping[str, Any]):
     def _resolve(self) -> Mapping[str, Any]:
         value: Any = self._source
         for key in self._path:
-            value = value.get(key)
+            value = (value if type(value) is dict else getattr(value, '_fields', value)).get(key)
             if type(value) is not dict and not isinstance(value, Mapping):
                 return {}
         return value  # type: ignore[no-any-return]
@@ -152,13 +152,29 @@ class MappingView(Mapping[str, Any]):
         return iter(self._resolve())
 
     def __getitem__(self, key: str) -> Any:
-        return self._resolve()[key]
+        value = self._resolve()[key]
+        return self._own(key, value) if type(value) is dict or type(value) is list else value
 
     def __contains__(self, key: object) -> bool:
         return key in self._resolve()
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self._resolve().get(key, default)
+        value = self._resolve().get(key, default)
+        if (type(value) is dict or type(value) is list) and value is not default:
+            return self._own(key, value)
+        return value
+
+    @property
+    def _fields(self) -> Mapping[str, Any]:
+        return self._resolve()
+
+    def _own(self, key: str, value: Any) -> Any:
+        """Get the value of a key as it may be changed in place: if need be, a copy."""
+        own = getattr(self._source, '_own', None)
+        if own is None or not self._path:
+            return value
+        own(self._path[0], None)
+        return self._resolve()[key]
 
     def __repr__(self) -> str:
         return repr(dict(self._resolve()))

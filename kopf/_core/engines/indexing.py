@@ -169,7 +169,8 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         body = bodies.Body(raw)
         cause = causes.IndexingCause(
             logger=loggers.LocalObjectLogger(body=body, settings=context.settings), memo=memo,
-            indices=self, resource=resource, body=body, patch=patches.Patch(body=body))
+            indices=self, resource=resource, body=bodies.OwnBody(raw),
+            patch=patches.Patch(body=body))
         due: list[float] = []
         called: set[object] = set()
         present: set[str] = set()

@@ -7,7 +7,7 @@ All functions depend only on their arguments; so should the callbacks of the aut
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from kopf._cogs.structs import dicts, diffs
+from kopf._cogs.structs import bodies, dicts, diffs
 from kopf._core.intents import causes, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
@@ -186,7 +186,7 @@ def _judge(
     kwargs = cause.kwargs
     try:
         if handler.labels or handler.annotations:
-            meta = cause.body.get('metadata') or {}
+            meta: Any = bodies.get_raw(cause.body).get('metadata') or {}
             for stanza, pattern in (
                     ('labels', handler.labels), ('annotations', handler.annotations)):
                 values = meta.get(stanza) or {}
@@ -200,7 +200,7 @@ def _judge(
                     isinstance(cause, causes.ChangingCause)):
                 in_scope, mismatch = _judge_change(handler, handler.field, cause, kwargs)
             else:
-                value = dicts.resolve(cause.body, handler.field, None)
+                value = dicts.resolve(bodies.get_raw(cause.body), handler.field, None)
                 criterion = handlers.PRESENT if handler.value is None else handler.value
                 if not is_met(value, criterion, kwargs):
                     return False, ('field', handler.field, value, criterion)
@@ -218,7 +218,8 @@ def _judge_change(
         kwargs: Mapping[str, Any],
 ) -> tuple[bool, Mismatch | None]:
     old = dicts.resolve(cause.old, field, None)
-    new = dicts.resolve(cause.body if cause.new is None else cause.new, field, None)
+    new = dicts.resolve(
+        bodies.get_raw(cause.body) if cause.new is None else cause.new, field, None)
     unchanged: Mismatch | None = None
     if handler.field_needs_change and not diffs.diff(old, new):
         unchanged = ('change', field, new, None)

@@ -75,6 +75,8 @@ class Handling:
         """The state that was looked at, or a newer one with the same essence."""
         self._prepared: decisions.Step | None = None
         self._announced: causes.Reason | None = None
+        self._has_warned = False
+        """Whether it was said that handlers have changed the object in memory only."""
 
     async def run(self) -> None:
         """
@@ -215,7 +217,7 @@ class Handling:
                 get_memo=functools.partial(self.env.get_memo, item),
                 indices=self.env.indices,
                 resource=item.resource,
-                body=self.view.body if shown is self.view.raw else bodies.Body(shown),
+                body=bodies.OwnBody(shown),
                 patch=patches.Patch(),
                 reason=self.reason,
                 initial=item.initial,
@@ -440,13 +442,6 @@ class Handling:
             base: bodies.BodyEssence, newest: bodies.RawBody,
     ) -> None:
         """Slow down the next cycle if only the last patches of this one have caused it."""
-        seen: Any = self.view.raw
-        if seen['metadata'].get('generation') == newest['metadata'].get('generation', 0) and (
-                changes := diffs.diff(newest.get('spec'), seen.get('spec'))):
-            names = ', '.join('.'.join(('spec', *change.field)) for change in changes)
-            self.logger.warning(
-                f"The handlers have changed {names} in memory only: this is not written. "
-                f"To change the object, use the argument `patch`.")
         essence = self.saver.ledger.build_essence(newest)
         fields = feedbackloops.find_own(
             diffs.diff(base, essence), [item.patch for item in contributions])
@@ -462,6 +457,22 @@ class Handling:
                 f"had changed {what}. From now on, such calls are delayed by up to "
                 f"{feedbackloops.MAX_DELAY:g} seconds. Change the object only if it is not as it "
                 f"should be, or let the handlers select other fields by field=.")
+
+    def _warn_of_changes(
+            self, cause: causes.ChangingCause, patch: patches.Patch | None,
+    ) -> None:
+        """Warn once of what a handler has changed in place, and does not write by its patch."""
+        seen = bodies.get_copy(cause.body, 'spec')
+        changes = diffs.EMPTY if seen is None else diffs.diff(
+            bodies.get_raw(cause.body).get('spec'), seen)
+        written: Any = patch.apply(cause.body) if changes and patch else {}
+        names = ['.'.join(('spec', *change.field)) for change in changes if dicts.resolve(
+            written, ('spec', *change.field), None) != change.new]
+        if names and not self._has_warned:
+            self._has_warned = True
+            self.logger.warning(
+                f"The handlers have changed {', '.join(names)} in memory only: this is not "
+                f"written. To change the object, use the argument `patch`.")
 
     def _is_resumed(self, cycle: cycles.Cycle) -> bool:
         """Whether no resuming handler is left to be called, though the cause is not handled."""
@@ -580,6 +591,7 @@ class Handling:
             with contextlib.suppress(Exception):  # the same, or the write was refused for that
                 await self.saver.settle()
             raise
+        self._warn_of_changes(cause, outcome.patch)
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))

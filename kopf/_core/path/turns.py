@@ -474,7 +474,7 @@ class Processor:
             memo=self.env.get_memo(item),
             indices=self.env.indices,
             resource=item.resource,
-            body=body,
+            body=bodies.OwnBody(event['object']),
             patch=patch,
             type=event['type'],
             event=event,

@@ -1,14 +1,21 @@
+import copy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kopf._cogs.structs.bodies import (
     Body,
+    LiveBody,
+    OwnBody,
     build_object_reference,
     build_owner_reference,
+    get_copy,
+    get_raw,
     is_newer,
     parse_version,
 )
+from kopf._cogs.structs.patches import Patch
 
 FULL = {
     'apiVersion': 'group.dev/v1',
@@ -115,3 +122,63 @@ def test_references_to_owners_can_say_that_these_are_none_or_do_not_block():
 def test_versions_are_compared_as_numbers_if_they_are_such_and_else_by_equality(a, b, newer):
     versions = [parse_version({'metadata': {'resourceVersion': value}}) for value in (a, b)]
     assert is_newer(*versions) is newer
+
+
+@pytest.fixture()
+def raw():
+    return {'metadata': {'name': 'a', 'labels': {'l': '1'}, 'owners': [{'n': 1}]},
+            'spec': {'deep': {'n': 1}, 'list': [{'n': 1}], 'plain': 5}}
+
+
+@pytest.mark.parametrize('change', [
+    lambda body: body['spec']['deep'].update(n=2),
+    lambda body: body.get('spec')['deep'].update(n=2),
+    lambda body: dict(body)['spec']['deep'].update(n=2),
+    lambda body: dict(body.items())['spec']['deep'].update(n=2),
+    lambda body: body.spec['deep'].update(n=2),
+    lambda body: body.spec.get('deep').update(n=2),
+    lambda body: dict(body.spec)['deep'].update(n=2),
+    lambda body: next(iter(body.spec.values())).update(n=2),
+    lambda body: body.spec['list'][0].update(n=2),
+    lambda body: body.metadata['owners'][0].update(n=2),
+    lambda body: body.metadata['labels'].update(l='2'),
+])
+def test_what_is_changed_in_an_own_body_is_seen_only_there(raw, change):
+    original, body = copy.deepcopy(raw), OwnBody(raw)
+    change(body)
+    assert raw == original == get_raw(body)
+    assert body != original
+    assert OwnBody(raw) == original
+
+
+def test_the_parts_of_an_own_body_agree(raw):
+    body = OwnBody(raw)
+    body.spec['deep']['n'] = 2
+    body['metadata']['labels']['l'] = '2'
+    assert body.spec['deep'] is body['spec']['deep'] is body.spec.get('deep')
+    assert (body.spec['deep'], body.metadata.labels['l'], body.spec['plain']) == ({'n': 2}, '2', 5)
+    assert get_copy(body, 'spec')['deep'] == {'n': 2}
+    assert get_copy(body, 'status') is None
+
+
+def test_an_own_body_that_is_only_read_is_not_copied(raw):
+    body = OwnBody(raw)
+    assert (body.metadata.name, body.spec['plain'], body.metadata.labels['l']) == ('a', 5, '1')
+    assert 'status' not in body and body.get('status', raw) is raw
+    assert body._copies is None
+
+
+def test_a_live_body_forgets_what_was_changed_when_there_is_a_newer_state(raw):
+    body = LiveBody(lambda: raw)
+    body.spec['deep']['n'] = 2
+    assert body.spec['deep'] == {'n': 2}
+    body._replace_with({'spec': {'deep': {'n': 3}}})
+    assert body.spec['deep'] == {'n': 3}
+    assert raw['spec']['deep'] == {'n': 1}
+
+
+def test_patches_are_relative_to_what_the_object_is(raw):
+    body = OwnBody(raw)
+    body.spec['deep']['n'] = 2
+    patch = Patch({'spec': {'deep': body.spec['deep']}}, body=body)
+    assert patch.as_json_patch() == [{'op': 'replace', 'path': '/spec/deep/n', 'value': 2}]

@@ -114,7 +114,7 @@ class Reviewer:
             memo=self.get_memo(resource, uid),
             indices=self.context.indices,
             resource=resource,
-            body=body,
+            body=bodies.OwnBody(question.raw),
             patch=patches.Patch(body=body),
             operation=question.operation,
             subresource=question.subresource,

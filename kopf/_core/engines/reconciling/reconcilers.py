@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
 from kopf._cogs.helpers import ratelimits
-from kopf._cogs.structs import bodies, dicts, ids, patches
+from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, execution, finalizers, loggers, observers, progression
 from kopf._core.engines.reconciling import children, conditions
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Limits, Member, describe_place
@@ -358,15 +358,10 @@ class Reconcilers(Member):
     def _make_cause(
             self, raw: bodies.RawBody, target: application.Target, known: children.OperatorChildren,
     ) -> causes.ReconcilingCause:
-        """
-        Make the cause, with a copy of the object: handlers that make owned resources of its parts,
-        e.g. of a pod template, often change these in place.
-        """
         hub, host = self._hub, self.host
         return causes.ReconcilingCause(
             logger=target.logger, memo=hub.get_memo(host), indices=hub.context.indices,
-            resource=host.resource, body=bodies.Body(dicts.copy(raw)), patch=patches.Patch(),
-            children=known)
+            resource=host.resource, body=bodies.OwnBody(raw), patch=patches.Patch(), children=known)
 
     async def _finish(
             self, upkeep: 'Upkeep | externals.Run', raw: bodies.RawBody,
