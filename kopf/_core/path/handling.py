@@ -462,13 +462,13 @@ class Handling:
             self, cause: causes.ChangingCause, patch: patches.Patch | None,
     ) -> None:
         """Warn once of what a handler has changed in place, and does not write by its patch."""
-        seen = bodies.get_copy(cause.body, 'spec')
-        changes = diffs.EMPTY if seen is None else diffs.diff(
-            bodies.get_raw(cause.body).get('spec'), seen)
-        written: Any = patch.apply(cause.body) if changes and patch else {}
-        names = ['.'.join(('spec', *change.field)) for change in changes if dicts.resolve(
-            written, ('spec', *change.field), None) != change.new]
-        if names and not self._has_warned:
+        raw, seen = bodies.get_raw(cause.body), bodies.get_copy(cause.body, 'spec')
+        if seen is None or seen == raw['spec'] or self._has_warned or (patch and patch.fns):
+            return
+        written = patches.merge(raw, patch or {})
+        names = ['.'.join(('spec', *change.field)) for change in diffs.diff(raw['spec'], seen)
+                 if dicts.resolve(written, ('spec', *change.field), None) != change.new]
+        if names:
             self._has_warned = True
             self.logger.warning(
                 f"The handlers have changed {', '.join(names)} in memory only: this is not "
