@@ -4,7 +4,9 @@ Lifelines: a child process learns from a pipe that the process which has started
 Only the parent holds the writing end, so the pipe is closed at the end of the parent, also if the
 parent is killed and can tell nobody.
 """
+import atexit
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -70,10 +72,24 @@ def follow() -> None:
         signal.signal(signal.SIGINT, lambda *_: None)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         os.set_inheritable(int(reading), False)
-        threading.Thread(target=_wait, args=[int(reading)], name='lifeline', daemon=True).start()
+        ending, ended = os.pipe()
+        thread = threading.Thread(
+            target=_wait, args=[int(reading), ending], name='lifeline', daemon=True)
+        thread.start()
+        atexit.register(_end, thread, ended)
 
 
-def _wait(reading: int) -> None:
-    os.read(reading, 1)
+def _end(thread: threading.Thread, ended: int) -> None:
+    """End the thread before the interpreter does: a thread that is left can crash it."""
+    os.write(ended, b'.')
+    thread.join()
+
+
+def _wait(reading: int, ending: int) -> None:
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    poll.register(ending, select.POLLIN)
+    if ending in dict(poll.poll()):
+        return
     click.echo("The process that has started this one is gone. Stopping.", err=True)
     os.kill(os.getpid(), signal.SIGTERM)
