@@ -81,8 +81,9 @@ def follow() -> None:
 
 def _end(thread: threading.Thread, ended: int) -> None:
     """End the thread before the interpreter does: a thread that is left can crash it."""
-    os.write(ended, b'.')
-    thread.join()
+    if thread.is_alive():  # not in forks of this process
+        os.write(ended, b'.')
+        thread.join()
 
 
 def _wait(reading: int, ending: int) -> None:
