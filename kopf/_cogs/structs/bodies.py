@@ -216,8 +216,13 @@ class Body(Mapping[str, Any]):
         """Get the pairs of keys and values."""
         return self._raw.items()  # as the inherited method does, but several times faster
 
+    @property
+    def _fields(self) -> Mapping[str, Any]:
+        """The fields, for views: without copies of what is not read."""
+        return self._raw
+
     def __repr__(self) -> str:
-        return repr(self._raw)
+        return repr(self._fields)
 
     if not TYPE_CHECKING:  # type checkers would accept assignments
 
@@ -264,7 +269,7 @@ class OwnBody(Body):
 
     def __getitem__(self, key: str) -> Any:
         value = self._raw[key]
-        return self._own(key, value) if type(value) is dict or type(value) is list else value
+        return self._own(key) if type(value) is dict or type(value) is list else value
 
     def get(self, key: str, default: Any = None) -> Any:
         return self[key] if key in self._raw else default
@@ -274,10 +279,9 @@ class OwnBody(Body):
 
     @property
     def _fields(self) -> Mapping[str, Any]:
-        """The fields as they are seen, but without copies of what was not read."""
         return self._raw if self._copies is None else {**self._raw, **self._copies}
 
-    def _own(self, key: str, _: object) -> Any:
+    def _own(self, key: str) -> Any:
         copies = self._copies
         if copies is None:
             copies = self._copies = {}
@@ -318,9 +322,12 @@ class LiveBody(OwnBody):
         self._copies = None
 
 
-def get_raw(body: Body) -> Mapping[str, Any]:
-    """Get the object itself, which must not be changed."""
-    return body._raw
+def get_raw(obj: Any) -> Any:
+    """
+    Get the object of a body, without what handlers have changed in place; or what is no body, as it
+    is. It must not be changed.
+    """
+    return obj._raw if isinstance(obj, Body) else obj
 
 
 def get_copy(body: Body, key: str) -> Any:

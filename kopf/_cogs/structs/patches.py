@@ -155,7 +155,7 @@ class Patch(dict[str, Any]):
         :returns: a list of operations.
         :raises ValueError: if there is no object.
         """
-        original = _get_raw(body if body is not None else self._original)
+        original = bodies.get_raw(body if body is not None else self._original)
         if original is None:
             raise ValueError("A JSON patch is relative to a body, and no body is known; pass one.")
         return make_json_patch(original, self.apply(original))
@@ -167,17 +167,12 @@ class Patch(dict[str, Any]):
         :param body: the object.
         :returns: a new dict.
         """
-        target = merge(_get_raw(body), self)
+        target = merge(bodies.get_raw(body), self)
         if self._fns:
             target = copy.deepcopy(target)
             for fn in self._fns:
                 fn(cast(bodies.RawBody, target))
         return target
-
-
-def _get_raw(body: Any) -> Any:
-    """Get the object itself, without what handlers have changed in place."""
-    return bodies.get_raw(body) if isinstance(body, bodies.Body) else body
 
 
 def merge(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,8 +118,8 @@ class ResourceCause(Cause):
 
     def get_identity(self) -> tuple[str | None, str | None, str | None]:
         """Get the uid, the name, and the namespace of the object."""
-        raw = self.body.get('metadata') or {}
-        return raw.get('uid'), raw.get('name'), raw.get('namespace')
+        meta = bodies.get_raw(self.body).get('metadata') or {}
+        return meta.get('uid'), meta.get('name'), meta.get('namespace')
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

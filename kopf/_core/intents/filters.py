@@ -186,7 +186,7 @@ def _judge(
     kwargs = cause.kwargs
     try:
         if handler.labels or handler.annotations:
-            meta: Any = bodies.get_raw(cause.body).get('metadata') or {}
+            meta = bodies.get_raw(cause.body).get('metadata') or {}
             for stanza, pattern in (
                     ('labels', handler.labels), ('annotations', handler.annotations)):
                 values = meta.get(stanza) or {}

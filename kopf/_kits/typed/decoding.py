@@ -84,7 +84,7 @@ def unwrap(value: Any) -> Any:
     """Get what is behind the views of handlers: reading it through them is slow."""
     if isinstance(value, dicts.MappingView):
         return value._resolve()
-    return value._raw if isinstance(value, bodies.Body) else value
+    return bodies.get_raw(value)
 
 
 def compile(shape: Shape) -> Decoder:
@@ -103,10 +103,10 @@ def _find_exact(shape: Shape) -> type | None:
 
 def _compile(shape: Shape) -> Decoder:
     match shape.kind:
-        case Kind.ANY:
-            return lambda raw: raw
+        case Kind.ANY:  # handlers can change it in place
+            return dicts.copy
         case Kind.OBJECT:
-            return functools.partial(_check, (dict, Mapping), "a mapping")
+            return lambda raw: dicts.copy(_check((dict, Mapping), "a mapping", raw))
         case Kind.BOOLEAN:
             return functools.partial(_check, (bool,), "a boolean")
         case Kind.INTEGER:

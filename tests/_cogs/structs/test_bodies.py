@@ -159,6 +159,7 @@ def test_the_parts_of_an_own_body_agree(raw):
     assert (body.spec['deep'], body.metadata.labels['l'], body.spec['plain']) == ({'n': 2}, '2', 5)
     assert get_copy(body, 'spec')['deep'] == {'n': 2}
     assert get_copy(body, 'status') is None
+    assert "'n': 2" in repr(body)
 
 
 def test_an_own_body_that_is_only_read_is_not_copied(raw):

@@ -3,26 +3,18 @@ Handlers that change the object in place: nobody else sees that. In virtual time
 """
 import asyncio
 import contextlib
+import dataclasses
+from typing import Any
 
 import pytest
 
 import kopf
 from kopf import testing
+from kopf._kits.typed import kinds
 from kopf.testing import virtual_time
 from tests.crds import make_crd
 
 MARK = 'kopf.zalando.org/last-handled-configuration'
-
-
-@pytest.fixture()
-def registry():
-    registry = kopf.OperatorRegistry()
-
-    @kopf.on.startup(registry=registry)
-    def configure(settings, **_):
-        settings.posting.enabled = False
-
-    return registry
 
 
 @contextlib.asynccontextmanager
@@ -97,3 +89,43 @@ async def test_what_is_changed_and_written_is_no_mistake(registry, caplog):
 
     async with running(registry):
         assert 'in memory only' not in caplog.text
+
+
+@pytest.mark.parametrize('decorate', [
+    kopf.on.create, kopf.on.event, kopf.index, kopf.reconcile, kopf.daemon])
+@virtual_time
+async def test_nothing_is_copied_for_handlers_that_read_only_plain_values(registry, decorate):
+    bodies = []
+
+    @decorate('things', registry=registry, field='spec.deep', labels={'l': kopf.ABSENT}, id='fn')
+    async def fn(body, name, meta, labels, **_):
+        bodies.append((body, name, meta['generation'], labels.get('l')))
+
+    kopf.on.event('things', registry=registry)(lambda **_: None)
+    async with running(registry):
+        pass
+    assert bodies
+    assert all(body._copies is None for body, *_ in bodies)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    deep: dict[str, Any]
+
+
+@virtual_time
+async def test_what_is_changed_in_place_in_a_value_of_a_class_is_its_own_copy(registry):
+    seen = []
+    with kinds.separated():
+        @kopf.crd('example.com', 'v1', plural='things')
+        class Thing:
+            spec: Spec
+
+    @kopf.reconcile(Thing, registry=registry, interval=3)
+    async def fn(spec: Spec, **_):
+        seen.append(dict(spec.deep))
+        spec.deep['n'] += 1
+
+    async with running(registry):
+        assert len(seen) > 1
+    assert seen == [{'n': 1}] * len(seen)
