@@ -506,7 +506,7 @@ def run(
                 _shadow=comparing,
             )
     except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError,
-            configuration.SettingsError, registries.DeclarationError,
+            configuration.SettingsError, registries.RegistryError,
             switches.LeadershipLostError) as e:
         raise click.ClickException(str(e)) from e
     finally:

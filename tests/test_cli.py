@@ -353,7 +353,7 @@ def test_files_and_modules_are_loaded_with_the_options_at_hand(run, script, monk
 
 @pytest.mark.parametrize('error', [
     credentials.LoginError("no way"), activities.ActivityError("no way", {}),
-    registries.DeclarationError("no way"),
+    registries.RegistryError("no way"),
 ])
 def test_failures_to_start_are_said_in_one_line(invoke, monkeypatch, error):
     def fail(**_):

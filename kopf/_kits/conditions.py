@@ -8,9 +8,6 @@ from kopf._cogs.structs import patches
 from kopf._core.actions import invocation
 from kopf._core.engines.reconciling import conditions
 
-REASON = re.compile('[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')
-"""What Kubernetes allows: ``metav1.Condition``."""
-
 ConditionStatus = Literal['True', 'False', 'Unknown']
 
 
@@ -50,7 +47,7 @@ def set_condition(
     if not all(isinstance(part, str) for part in (type, reason, message)):
         raise TypeError(f"The type, the reason, and the message of a condition are strings, not "
                         f"{type!r}, {reason!r}, {message!r}.")
-    if not type or not REASON.fullmatch(reason):
+    if not type or not re.fullmatch(conditions.REASON, reason):
         raise ValueError(f"A condition has a type, and a reason of one word in CamelCase, such as "
                          f"'NotReady', not {type!r} and {reason!r}.")
     if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):

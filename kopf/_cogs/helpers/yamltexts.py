@@ -34,14 +34,14 @@ def read_plain(text: str) -> Any:
     """Read a scalar without quotes: a string, unless it means something else."""
     if text in WORDS:
         return WORDS[text]
-    plain = text if text[0] == '.' else text.replace('_', '')
-    if (match := INTEGER.fullmatch(plain)) is not None and text[0] not in '_.':
+    plain = text if text[0] in '_.' else text.replace('_', '')
+    if (match := INTEGER.fullmatch(plain)) is not None:
         sign, *digits = match.groups()
         number = next(
             int(sign + each, base) for each, base in zip(digits, BASES, strict=True) if each)
         if -2 ** 63 <= number < 2 ** (63 if sign else 64):
             return number
-    if FLOAT.fullmatch(plain) is None or text[0] == '_' or math.isinf(value := float(plain)):
+    if FLOAT.fullmatch(plain) is None or math.isinf(value := float(plain)):
         return text
     return int(value) if value.is_integer() and abs(value) < 2 ** 63 else value  # as in JSON
 

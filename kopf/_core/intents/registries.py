@@ -48,7 +48,7 @@ class ChangingRegistry(GenericRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
 
 
-class DeclarationError(LookupError):
+class RegistryError(LookupError):
     """The handlers cannot work as they are declared."""
 
 
@@ -115,13 +115,13 @@ class OperatorRegistry:
         """
         Check what can only be checked when all handlers are declared.
 
-        :raises DeclarationError: if there is any of `find_missing_indices`, or of
+        :raises RegistryError: if there is any of `find_missing_indices`, or of
             `find_wrong_reconcilers`, or if a conversion between versions is absent.
         """
         faults = [converter.find_fault() for converter in self._converters.values()]
         for complaint in [*self.find_missing_indices(), *filter(None, faults),
                           *self.find_wrong_reconcilers()]:
-            raise DeclarationError(complaint)
+            raise RegistryError(complaint)
 
     def find_wrong_reconcilers(self) -> Iterator[str]:
         """Describe what is wrong with the declarations of reconciling handlers and externals."""

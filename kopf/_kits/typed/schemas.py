@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kopf._cogs.helpers import yamltexts
 from kopf._core.intents import handlers
 from kopf._kits.sandbox.schemas import expressions
 from kopf._kits.typed import encoding, shapes, vocabulary
@@ -20,13 +21,8 @@ _TYPES = {
 
 def normalise(value: Any) -> Any:
     """Copy a JSON value, with the numbers as the API stores them: ``1.0`` is ``1``."""
-    return json.loads(json.dumps(value), parse_float=_read_number, parse_int=_read_number)
-
-
-def _read_number(text: str) -> float:
-    number = int(text) if text.lstrip('-').isdigit() else float(text)
-    is_whole = number == number // 1 and -2 ** 63 <= number < 2 ** 63
-    return int(number) if is_whole else float(number)
+    read = yamltexts.read_plain
+    return json.loads(json.dumps(value), parse_float=read, parse_int=read)
 
 
 def make(shape: Shape, path: str) -> Schema:

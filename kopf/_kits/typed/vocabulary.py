@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
+from kopf._core.engines.reconciling import conditions
 from kopf._core.intents import handlers
 
 T = TypeVar('T')
@@ -273,8 +274,7 @@ class Condition:
     """The aspect, in CamelCase, e.g. Ready."""
     status: Literal['True', 'False', 'Unknown']
     """Whether the condition holds."""
-    reason: Annotated[str, Length(max_length=1024), Pattern(
-        r'^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')]
+    reason: Annotated[str, Length(max_length=1024), Pattern(f'^{conditions.REASON}$')]
     """Why, as one word in CamelCase, for programs."""
     message: Annotated[str, Length(max_length=32768)]
     """Why, for people."""

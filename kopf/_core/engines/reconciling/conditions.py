@@ -14,6 +14,9 @@ from kopf._cogs.structs import bodies, ids, patches, references
 PAUSED = {'type': 'Paused', 'reason': 'PausedByAnnotation'}
 """The condition of paused objects. Authors can have another one of the same type."""
 
+REASON = r'[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?'
+"""What reasons Kubernetes allows: ``metav1.Condition``."""
+
 MAX_MESSAGE = 1000
 """How much of the errors the messages of conditions have, in characters."""
 
@@ -24,7 +27,7 @@ def observe(resource: references.Resource | None, raw: Mapping[str, Any]) -> int
     write of the status makes a new one.
     """
     is_observed = resource is not None and 'status' in resource.subresources
-    return raw['metadata'].get('generation') if is_observed else None
+    return bodies.get_raw(raw)['metadata'].get('generation') if is_observed else None
 
 
 def add(patch: patches.Patch, *, observed: int | None, **condition: str) -> None:
