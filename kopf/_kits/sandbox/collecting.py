@@ -16,7 +16,7 @@ from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, stored_resourc
 from kopf._kits.sandbox.deleting import CRD_CLEANUP, FOREGROUND, ORPHAN
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.requests import Request, User
-from kopf._kits.sandbox.statuses import APIError, NotFound, Obj
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, set_condition
 from kopf._kits.sandbox.storage import Change, Entry, Key
 from kopf._kits.sandbox.writing import Writer
 
@@ -324,12 +324,8 @@ def _told(namespace: Obj, remaining: list[tuple[Resource, Entry]], now: str) -> 
         ('NamespaceFinalizersRemaining', 'False', 'ContentHasNoFinalizers',
          "All content-preserving finalizers finished"),
     ]
-    known = {condition.get('type'): condition
-             for condition in namespace.get('status', {}).get('conditions') or ()}
-    conditions = []
-    for type, status, reason, message in told:
-        old = known.get(type) or {}
-        time = old.get('lastTransitionTime') if old.get('status') == status else None
-        conditions.append({'type': type, 'status': status, 'lastTransitionTime': time or now,
-                           'reason': reason, 'message': message})
-    return {**namespace, 'status': {**namespace.get('status', {}), 'conditions': conditions}}
+    status = namespace.get('status', {})
+    conditions = list(status.get('conditions') or ())
+    for condition in told:
+        set_condition(conditions, now, *condition)
+    return {**namespace, 'status': {**status, 'conditions': conditions}}

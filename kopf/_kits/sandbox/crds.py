@@ -4,7 +4,6 @@ Custom resource definitions: what the API makes of them.
 A definition is first completed (`complete`), then validated (`crdrules.validate`), then its names
 are accepted or not (`status_of`), and then its versions are served (`kinds_of`).
 """
-import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -107,37 +106,27 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
         established = ('Established', 'True', 'InitialNamesAccepted',
                        "the initial names have been accepted")
     conditions = list(status.get('conditions') or [])
-    _set_condition(conditions, now, *names_accepted)
+    statuses.set_condition(conditions, now, *names_accepted)
     if not is_established(crd):
-        _set_condition(conditions, now, *established)
+        statuses.set_condition(conditions, now, *established)
     if crd['metadata'].get('deletionTimestamp') and is_established(crd):
-        _set_condition(conditions, now, 'Terminating', 'True', 'InstanceDeletionInProgress',
+        statuses.set_condition(conditions, now, 'Terminating', 'True', 'InstanceDeletionInProgress',
                        "CustomResource deletion is in progress")
 
-    stored = list(status.get('storedVersions') or [])
-    stored += [version['name'] for version in crd['spec']['versions']
-               if version.get('storage') and version['name'] not in stored]
     order = ('plural', 'singular', 'shortNames', 'kind', 'listKind', 'categories')
     return {
         **status,
         'conditions': conditions,
         'acceptedNames': {key: accepted[key] for key in order if key in accepted},
-        'storedVersions': stored,
+        'storedVersions': stored_versions(crd),
     }
 
 
-def _set_condition(
-        conditions: list[statuses.Obj], now: str, type: str, status: str, reason: str, message: str,
-) -> None:
-    condition = {'type': type, 'status': status, 'lastTransitionTime': now,
-                 'reason': reason, 'message': message}
-    for index, old in enumerate(conditions):
-        if old['type'] == type:
-            if old['status'] == status:
-                condition['lastTransitionTime'] = old.get('lastTransitionTime', now)
-            conditions[index] = condition
-            return
-    conditions.append(condition)
+def stored_versions(crd: statuses.Obj) -> list[str]:
+    """All versions that its objects were ever stored as."""
+    stored = list((crd.get('status') or {}).get('storedVersions') or ())
+    return stored + [version.get('name') for version in crd['spec'].get('versions') or ()
+                     if version.get('storage') and version.get('name') not in stored]
 
 
 def is_established(crd: statuses.Obj) -> bool:
@@ -168,15 +157,14 @@ def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
     conversion = spec.get('conversion') or {}
     webhook = conversion.get('webhook') if conversion.get('strategy') == 'Webhook' else None
     return [
-        dataclasses.replace(
-            _kind_of(spec, names, version, storage, terminating), conversion=webhook)
+        _kind_of(spec, names, version, storage, terminating, webhook)
         for version in versions if version.get('served')
     ]
 
 
 def _kind_of(
         spec: Mapping[str, Any], names: Mapping[str, Any], version: Mapping[str, Any], storage: str,
-        terminating: bool,
+        terminating: bool, conversion: Mapping[str, Any] | None,
 ) -> kinds.Kind:
     subresources = version.get('subresources') or {}
     scale = subresources.get('scale')
@@ -199,6 +187,7 @@ def _kind_of(
             scale['specReplicasPath'], scale['statusReplicasPath'],
             scale.get('labelSelectorPath') or ''),
         custom=True,
+        conversion=conversion,
         terminating=terminating,
         storage_version=storage,
         warning=_warning_of(spec, names['kind'], version) if version.get('deprecated') else '',

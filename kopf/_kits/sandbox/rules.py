@@ -84,11 +84,8 @@ def _with_status_of(new: Obj, old: Obj) -> Obj:
 
 def _with_stored_versions(crd: Obj) -> Obj:
     """A definition remembers what its objects were ever stored as."""
-    status = crd.get('status') or {}
-    stored = list(status.get('storedVersions') or ())
-    stored += [version.get('name') for version in crd['spec'].get('versions') or ()
-               if version.get('storage') and version.get('name') not in stored]
-    return {**crd, 'status': {**status, 'storedVersions': stored}}
+    return {**crd, 'status': {
+        **(crd.get('status') or {}), 'storedVersions': crds.stored_versions(crd)}}
 
 
 def _addresses(cluster: Cluster, kind: Kind) -> frozenset[str]:

@@ -88,6 +88,21 @@ def dig(obj: Any, path: str) -> Any:
     return obj
 
 
+def set_condition(
+        conditions: list[Obj], now: str, type: str, status: str, reason: str, message: str,
+) -> None:
+    """Put a condition in its place among others, with the time since when it has this status."""
+    condition = {'type': type, 'status': status, 'lastTransitionTime': now,
+                 'reason': reason, 'message': message}
+    for index, old in enumerate(conditions):
+        if old['type'] == type:
+            if old['status'] == status:
+                condition['lastTransitionTime'] = old.get('lastTransitionTime', now)
+            conditions[index] = condition
+            return
+    conditions.append(condition)
+
+
 def described(name: str, group: str, kind: str) -> Obj:
     """The details that tell which object is meant; empty parts are left out."""
     details = {'name': name, 'group': group, 'kind': kind}
