@@ -1,4 +1,5 @@
 import copy
+import operator
 from typing import Any
 
 from kopf._kits.sandbox import statuses
@@ -28,49 +29,33 @@ def _default(schema: nodes.Schema, value: Any, nulls: bool) -> Any:
 
 
 def _default_dict(schema: nodes.Schema, value: dict[str, Any], nulls: bool) -> dict[str, Any]:
-    changed = None
-    properties = schema.properties
+    changes: dict[str, Any] = {}
     if schema.with_defaults:
-        for key, child in properties.items():
-            if key not in value and child.default is not nodes.NOTHING:
-                if changed is None:
-                    changed = value.copy()
-                changed[key] = _default(child, copy.deepcopy(child.default), nulls)
+        changes = {key: _make(child, nulls) for key, child in schema.properties.items()
+                   if key not in value and child.default is not nodes.NOTHING}
     for key, item in value.items():
-        found = properties.get(key)
-        if found is None:
-            found = schema.additional
-            if found is None:
-                continue
+        child = schema.of(key)
+        if child is None:
+            continue
         if item is None:
-            if found.nullable or (nulls and found.default is nodes.NOTHING):
-                continue
-            if changed is None:
-                changed = value.copy()
-            if found.default is nodes.NOTHING:
-                del changed[key]
-            else:
-                changed[key] = _default(found, copy.deepcopy(found.default), nulls)
+            if not child.nullable and not (nulls and child.default is nodes.NOTHING):
+                changes[key] = _make(child, nulls)
         elif isinstance(item, dict | list):
-            filled = _default(found, item, nulls)
+            filled = _default(child, item, nulls)
             if filled is not item:
-                if changed is None:
-                    changed = value.copy()
-                changed[key] = filled
-    return value if changed is None else changed
+                changes[key] = filled
+    return nodes.changed(value, changes)
 
 
 def _default_list(items: nodes.Schema, value: list[Any], nulls: bool) -> list[Any]:
-    changed = None
-    for index, item in enumerate(value):
-        if item is None:
-            if items.nullable or items.default is nodes.NOTHING:
-                continue
-            filled = copy.deepcopy(items.default)
-        else:
-            filled = _default(items, item, nulls)
-        if filled is not item:
-            if changed is None:
-                changed = value.copy()
-            changed[index] = filled
-    return value if changed is None else changed
+    made = [
+        _default(items, item, nulls) if item is not None else
+        None if items.nullable or items.default is nodes.NOTHING else copy.deepcopy(items.default)
+        for item in value]
+    return made if any(map(operator.is_not, made, value)) else value
+
+
+def _make(schema: nodes.Schema, nulls: bool) -> Any:
+    """The default with all that is in it by default; `nodes.NOTHING` if there is none."""
+    default = schema.default
+    return default if default is nodes.NOTHING else _default(schema, copy.deepcopy(default), nulls)

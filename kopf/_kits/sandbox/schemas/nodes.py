@@ -8,7 +8,7 @@ Raw = Mapping[str, Any]
 Resolver = Callable[[str], Raw]
 
 NOTHING: Any = object()
-"""No default, which is not the same as the default of ``None``."""
+"""No default, or no value, which is not the same as ``None``."""
 
 
 class Schema:
@@ -92,3 +92,10 @@ class Schema:
         """The schema of the value under a key of an object, if there is any."""
         found = self.properties.get(key)
         return found if found is not None else self.additional
+
+
+def changed(value: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """The dict with changes, itself if there are none; what is changed to `NOTHING` is dropped."""
+    if not changes:
+        return value
+    return {key: item for key, item in {**value, **changes}.items() if item is not NOTHING}

@@ -1,3 +1,4 @@
+import operator
 from typing import Any
 
 from kopf._kits.sandbox import statuses
@@ -31,15 +32,8 @@ def _prune(
         items = schema.items if schema is not None else None
         if items is None and schema is not None and schema.preserving:
             return value
-        changed = None
-        for index, item in enumerate(value):
-            if isinstance(item, dict | list):
-                pruned = _prune(items, item, (path, index), unknown)
-                if pruned is not item:
-                    if changed is None:
-                        changed = value.copy()
-                    changed[index] = pruned
-        return value if changed is None else changed
+        pruned = [_prune(items, item, (path, index), unknown) for index, item in enumerate(value)]
+        return pruned if any(map(operator.is_not, pruned, value)) else value
     return value
 
 
@@ -53,25 +47,16 @@ def _prune_dict(
     if schema is None:
         unknown.extend((path, key) for key in value)
         return {} if value else value
-    changed = None
-    properties = schema.properties
+    changes: dict[str, Any] = {}
     for key, item in value.items():
         if embedded and key in RESERVED:
             continue
-        child = properties.get(key)
-        if child is None:
-            if not schema.has_additional:
-                if not schema.preserving:
-                    unknown.append((path, key))
-                    if changed is None:
-                        changed = value.copy()
-                    del changed[key]
-                continue
-            child = schema.additional
-        if isinstance(item, dict | list):
-            pruned = _prune(child, item, (path, key), unknown)
-            if pruned is not item:
-                if changed is None:
-                    changed = value.copy()
-                changed[key] = pruned
-    return value if changed is None else changed
+        if key in schema.properties or schema.has_additional:
+            if isinstance(item, dict | list):
+                pruned = _prune(schema.of(key), item, (path, key), unknown)
+                if pruned is not item:
+                    changes[key] = pruned
+        elif not schema.preserving:
+            unknown.append((path, key))
+            changes[key] = nodes.NOTHING
+    return nodes.changed(value, changes)
