@@ -259,7 +259,7 @@ async def _read(http: web.BaseRequest) -> bytes:
     async for chunk in http.content.iter_any():
         body += chunk
         if len(body) > requests.MAX_BODY:
-            raise statuses.RequestEntityTooLarge(requests.MAX_BODY)
+            raise statuses.RequestEntityTooLarge(f"limit is {requests.MAX_BODY}")
     return bytes(body)
 
 

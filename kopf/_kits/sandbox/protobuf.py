@@ -199,22 +199,19 @@ def _json(raw: bytes) -> Any:
     return encoding.decode(found) if found else None
 
 
-def _either(flag: str, message: str) -> Callable[[bytes], Any]:
-    """A schema, or something simpler: what the message holds, or its other field."""
+def _schema(raw: int | bytes) -> Any:
+    return _decode(f'{_CRD}.JSONSchemaProps', _bytes(raw), 1)
+
+
+def _either(field: int, other: Callable[[list[int | bytes]], Any]) -> Callable[[bytes], Any]:
+    """A schema in this field, or else what the values of the other field are made into."""
     def special(raw: bytes) -> Any:
         parts = list(_split(raw))
         found = dict(parts)
-        if flag == 'items':
-            return _decode(message, _bytes(found[1]), 1) if 1 in found else \
-                [_decode(message, _bytes(value), 1) for number, value in parts if number == 2]
-        if flag == 'allowed':
-            return _decode(message, _bytes(found[2]), 1) if 2 in found else bool(found.get(1, 0))
-        return _decode(message, _bytes(found[1]), 1) if 1 in found else \
-            [_bytes(value).decode() for number, value in parts if number == 2]
+        return _schema(found[field]) if field in found else other([value for _, value in parts])
     return special
 
 
-_SCHEMA = f'{_CRD}.JSONSchemaProps'
 _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
     f'{_META}.Time': _time,
     f'{_META}.MicroTime': functools.partial(_time, micro=True),
@@ -224,7 +221,8 @@ _SPECIAL: Mapping[str, Callable[[bytes], Any]] = {
     f'{_MACHINERY}.util.intstr.IntOrString': _int_or_string,
     f'{_MACHINERY}.runtime.RawExtension': _json,
     f'{_CRD}.JSON': _json,
-    f'{_CRD}.JSONSchemaPropsOrArray': _either('items', _SCHEMA),
-    f'{_CRD}.JSONSchemaPropsOrBool': _either('allowed', _SCHEMA),
-    f'{_CRD}.JSONSchemaPropsOrStringArray': _either('strings', _SCHEMA),
+    f'{_CRD}.JSONSchemaPropsOrArray': _either(1, lambda values: [*map(_schema, values)]),
+    f'{_CRD}.JSONSchemaPropsOrBool': _either(2, lambda values: bool(values and values[-1])),
+    f'{_CRD}.JSONSchemaPropsOrStringArray': _either(
+        1, lambda values: [_bytes(value).decode() for value in values]),
 }

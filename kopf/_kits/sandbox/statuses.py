@@ -209,8 +209,8 @@ class RequestEntityTooLarge(APIError):
     code = 413
     reason = 'RequestEntityTooLarge'
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"Request entity too large: limit is {limit}")
+    def __init__(self, why: str) -> None:
+        super().__init__(f"Request entity too large: {why}")
 
 
 class UnsupportedMediaType(APIError):

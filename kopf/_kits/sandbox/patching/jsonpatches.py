@@ -58,7 +58,7 @@ def _verify(ops: Any) -> None:
     if not isinstance(ops, list):
         raise unmarshalling.unmarshalling_error(ops, 'value', '[]handlers.jsonPatchOp')
     if len(ops) > MAX_OPERATIONS:
-        raise _too_large(
+        raise statuses.RequestEntityTooLarge(
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
     for op in ops:
         if op is not None and not isinstance(op, dict):
@@ -68,11 +68,6 @@ def _verify(ops: Any) -> None:
             if value is not None and not isinstance(value, str):
                 raise unmarshalling.unmarshalling_error(
                     value, f'struct field jsonPatchOp.{member}', 'string')
-
-
-def _too_large(why: str) -> statuses.APIError:
-    return statuses.APIError(
-        f"Request entity too large: {why}", code=413, reason='RequestEntityTooLarge')
 
 
 class _Document:
@@ -124,7 +119,7 @@ class _Document:
         value = self._get(source)
         self._copied += len(json.dumps(value, separators=(',', ':')))
         if self._copied > MAX_COPIED:
-            raise _too_large(
+            raise statuses.RequestEntityTooLarge(
                 "Unable to complete the copy, the accumulated size "
                 f"increase of copy is {self._copied}, exceeding the limit {MAX_COPIED}")
         self._disown(value)
