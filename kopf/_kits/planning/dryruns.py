@@ -18,7 +18,7 @@ from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits import redirecting
 from kopf._kits.planning import attribution, comparing, guarding, plans, stages
-from kopf._kits.sandbox import faults, requests, selecting
+from kopf._kits.sandbox import faults, handling, requests, selecting
 from kopf._kits.sandbox.cluster import CRDS, stored_resource
 from kopf._kits.sandbox.kinds import Kinds, Resource
 from kopf._kits.sandbox.statuses import APIError, NotFound
@@ -192,9 +192,10 @@ class DryRun(runs.Run):
     # The API server.
 
     def meet(self, target: requests.Target) -> faults.Fault | None:
-        near, sent = processes.connection.get(), self.guard.sent.get(target)
-        sender = near.sender if near is not None else sent.pop(0) if sent else None
-        writers_var.set(() if sender is None else attribution.find_handlers(sender))
+        near = processes.connection.get()
+        writers_var.set(
+            self.guard.senders.get(handling.port_var.get(), ()) if near is None else
+            () if near.sender is None else attribution.find_handlers(near.sender))
         if not self._is_over:
             self.requests[target.verb] += 1
             self.requested.add((target.group, target.resource))

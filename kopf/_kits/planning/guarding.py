@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from kopf._kits.planning import attribution
-from kopf._kits.sandbox import requests
 
 CONNECTING = ('socket.connect', 'socket.sendto', 'socket.sendmsg')
 STARTING = ('subprocess.Popen', 'os.posix_spawn', 'os.exec', 'os.system')
@@ -34,8 +33,8 @@ class Guard:
     """
     Refuses what leads out of this process, except for the allowed hosts and programs.
 
-    ``attempts`` are what was refused, with the name to allow it by, and the handlers. ``sent`` are
-    the contexts in which requests are sent by blocking clients, until they are served.
+    ``attempts`` are what was refused, with the name to allow it by, and the handlers. ``senders``
+    are the handlers that are behind the latest requests of blocking clients, by the ports of these.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Guard:
         they start: then, the rest of the process can connect to anything.
         """
         self.attempts: dict[tuple[str, str], dict[str, None]] = {}
-        self.sent: dict[requests.Target, list[contextvars.Context]] = {}
+        self.senders: dict[int, Sequence[str]] = {}
         self.port = 0
         """The port of the sandbox."""
         self._allowed = frozenset(allowed)
@@ -79,7 +78,7 @@ class Guard:
         if not self._is_wide and attribution.handler_var.get() is None:
             return
         if event == 'http.client.send':
-            self._note_request(bytes(args[1]) if isinstance(args[1], bytes) else b'')
+            self._note_sender(args[0].sock)
         elif event == 'socket.getaddrinfo':
             if attribution.work_var.get() is not None and args[0] is not None:
                 self._check_address(os.fsdecode(args[0]), args[1], LOCAL)
@@ -111,17 +110,10 @@ class Guard:
             f"{self._command} lets handlers reach only the Kubernetes API, not {what}. "
             f"If it changes nothing there: --allow {name}")
 
-    def _note_request(self, data: bytes) -> None:
-        """Note the context of a request. Some clients send the body separately; it is ignored."""
-        method, _, rest = data.partition(b'\r\n')[0].partition(b' ')
-        path, _, protocol = rest.partition(b' ')
-        target = None
-        if protocol.startswith(b'HTTP/'):
-            target = requests.find_target(method.decode(), path.decode())
-        if target is not None:
-            if not self._is_wide:  # nobody takes all of them out
-                self.sent.pop(target, None)
-            self.sent.setdefault(target, []).append(contextvars.copy_context())
+    def _note_sender(self, sock: object) -> None:
+        if isinstance(sock, socket.socket) and sock.family in (socket.AF_INET, socket.AF_INET6):
+            handlers = attribution.find_handlers(contextvars.copy_context())
+            self.senders[sock.getsockname()[1]] = handlers
 
 
 def _resolve(name: str) -> list[Any]:

@@ -37,9 +37,8 @@ SENDER_HEADER = 'X-Kopf-Sender'
 sender_var: contextvars.ContextVar[str] = contextvars.ContextVar('sender_var', default='')
 """What the client says of who sends the request, by the header."""
 
-target_var: contextvars.ContextVar[Target | None] = contextvars.ContextVar(
-    'target_var', default=None)
-"""What the request is to do."""
+port_var: contextvars.ContextVar[int] = contextvars.ContextVar('port_var', default=0)
+"""The port of the client, which tells its connections apart."""
 
 
 class Handler:
@@ -102,11 +101,11 @@ class Handler:
             with contextlib.suppress(Forbidden):  # then, only the roles of the sandbox count
                 await self._cluster.origin.fetch(*STORED)
         sender_var.set(http.headers.get(SENDER_HEADER, ''))
+        port_var.set((http.get_extra_info('peername') or (None, 0))[1])
         address = requests.parse_address(path)
         if address is None or not address.plural:
             return await self._elsewhere(http, path, query, address, user)
         target = requests.make_target(http.method, address, query)
-        target_var.set(target)
         verb = target.verb
         self._access.authorize(user, target)
         kind = self._cluster.kinds.get(address.group, address.version, address.plural)

@@ -268,12 +268,3 @@ def make_target(method: str, address: Address, query: Mapping[str, Sequence[str]
         verb=verb_of(method, address, query), group=address.group, resource=address.plural,
         subresource=address.subresource, name=address.name or selected_name(query),
         namespace=address.namespace or (address.name if address.plural == 'namespaces' else ''))
-
-
-def find_target(method: str, path: str) -> Target | None:
-    """What a request with this path and query is to do; None if it is not to a resource."""
-    path, _, text = path.partition('?')
-    address = parse_address(path)
-    if address is None or not address.plural:
-        return None
-    return make_target(method, address, parse_query(text))

@@ -168,11 +168,9 @@ class Shadow(attribution.Attribution):
              *self._registry._watching], kind)
 
     def _find_writers(self) -> Sequence[str]:
-        header, target = handling.sender_var.get(), handling.target_var.get()
-        if header:
-            return list(json.loads(header))
-        sent = [] if target is None else self.guard.sent.pop(target, [])
-        return attribution.find_handlers(sent[-1]) if sent else []
+        header = handling.sender_var.get()
+        return json.loads(header) if header else (
+            self.guard.senders.get(handling.port_var.get(), ()))
 
     def _review(self, kind: Kind, old: Obj | None, new: Obj | None) -> None:
         """Let the admission handlers review a change that others have made."""

@@ -796,6 +796,39 @@ def create(**_):
     assert item.handlers == ['create for kopfexamples.kopf.dev default/example']
 
 
+def test_blocking_clients_are_told_apart_though_the_first_one_sends_later(plan, client):
+    for name in 'ab':
+        client.create('kopfexamples', name, spec={})
+    made = plan('''
+import http.client, json, os, pathlib, socket, threading, time, yaml
+is_noted = threading.Event()
+
+class SlowSocket(socket.socket):
+    def sendall(self, data):
+        is_noted.set()
+        time.sleep(0.2)
+        super().sendall(data)
+
+@kopf.on.create('kopfexamples')
+def create(name, **_):
+    config = yaml.safe_load(pathlib.Path(os.environ['KUBECONFIG']).read_text())
+    host, _, port = config['clusters'][0]['cluster']['server'].rpartition(':')
+    client = http.client.HTTPConnection('127.0.0.1', int(port))
+    client.connect()
+    if name == 'a':
+        client.sock = SlowSocket(fileno=client.sock.detach())
+    else:
+        assert is_noted.wait(5)
+    client.request('POST', '/api/v1/namespaces/default/configmaps', json.dumps(
+        {'metadata': {'name': f'of-{name}'}}), {'Content-Type': 'application/json'})
+    client.getresponse().read()
+    client.close()
+''')
+    assert {str(item.place): item.handlers for item in made.items} == {
+        f'configmaps default/of-{name}': [f'create for kopfexamples.kopf.dev default/{name}']
+        for name in 'ab'}
+
+
 EARLY = """
 import os, pathlib, yaml
 path = pathlib.Path(os.environ['KUBECONFIG'])
