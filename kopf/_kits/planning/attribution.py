@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 
 from kopf._cogs.aiokits import clocks
@@ -20,6 +21,10 @@ FRESH = (handlers.SpawningHandler, handlers.ReconcilingHandler)
 """The handlers whose writes follow at once, so that no earlier handlers are behind them."""
 
 
+VARYING = re.compile(r'0x[0-9a-f]+|[0-9a-f]+(?:-[0-9a-f]+){4}|\d')
+"""What differs in the messages of the same error: addresses in memory, uids, times, sizes."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """The error with which the last attempt of a handler has ended for an object."""
@@ -27,6 +32,12 @@ class Failure:
     place: str
     """The object: ``kopfexamples.kopf.dev default/example``."""
     message: str
+
+    @property
+    def gist(self) -> str:
+        """The message without the name of the object, and without what differs by itself."""
+        name = self.place.rpartition(' ')[2].rpartition('/')[2]
+        return VARYING.sub('', re.sub(rf'\b{re.escape(name)}\b', '', self.message))
 
 
 work_var: contextvars.ContextVar[dict[str, None] | None] = contextvars.ContextVar(

@@ -211,21 +211,24 @@ class Plan:
         known = {item.place: item for item in old.items}
         found = [(item, known.pop(item.place, None)) for item in self.items]
         items = [each if other is None else _relate(each, other) for each, other in found]
+        gists = {(each.handler, each.place, each.gist) for each in old.failures}
+        fresh = [each for each in self.failures
+                 if (each.handler, each.place, each.gist) not in gists]
         return dataclasses.replace(
             self, items=[item for item in items if item is not None],
             calls=[each for each in self.calls if each not in old.calls],
             only_old=list(known.values()),
             refused=[each for each in self.refused if each not in old.refused],
-            failures=[each for each in self.failures if each not in old.failures],
+            failures=fresh,
             unknown=[*self.unknown, *(
                 f"What {handler} for {places} would do, which fails in both versions: {message}"
                 for handler, places, message in group_failures(
-                    [each for each in self.failures if each in old.failures]))])
+                    [each for each in self.failures if each not in fresh]))])
 
 
 def group_failures(failures: Iterable[Failure]) -> Iterator[tuple[str, str, str]]:
     """Group the same failures for several objects: the handlers, some objects, the messages."""
-    for group in group_by(failures, lambda each: (each.handler, each.message)):
+    for group in group_by(failures, lambda each: (each.handler, each.gist)):
         places = name_some([each.place or 'the operator' for each in group])
         yield group[0].handler, places, group[0].message
 

@@ -136,8 +136,8 @@ def _iter_item(item: Item) -> Iterator[str]:
     for field in item.fields:
         yield from _iter_field(field)
     yield from (f"{name[0]}     finalizer {name[1:]}" for name in item.finalizers)
-    if item.status:
-        yield f"      and in the status: {', '.join(_get_name(field) for field in item.status)}"
+    if status := ', '.join(filter(None, map(_get_name, item.status))):
+        yield f"      and in the status: {status}"
 
 
 def _get_name(field: Field) -> str:

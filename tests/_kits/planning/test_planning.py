@@ -929,6 +929,35 @@ def fail(**_):
     assert not made.failures and made.get_code() == 0
 
 
+@pytest.mark.parametrize('error', [
+    'ValueError(f"Not Found. Date: {time.time()}, {object()}")',
+    'ValueError(str(uuid.uuid4()))'])
+def test_failures_of_both_versions_are_the_same_with_other_times_and_addresses(
+        plan, parent, client, error):
+    client.create('kopfexamples', 'other', spec={})
+    text = f'''
+import time, uuid
+@kopf.on.create('kopfexamples')
+def fail(**_):
+    raise {error}
+'''
+    made = plan(text, against=text)
+    assert not made.failures and made.get_code() == 0
+    assert made.unknown[-1].startswith("What fail for kopfexamples.kopf.dev default/example, "
+                                       "kopfexamples.kopf.dev default/other would do")
+
+
+def test_other_failures_than_those_of_the_old_version_are_errors(plan, parent):
+    text = '''
+@kopf.on.create('kopfexamples')
+def fail(name, **_):
+    raise ValueError(f"{name}: as always")
+'''
+    made = plan(text.replace('always', 'never'), against=text)
+    assert [each.message for each in made.failures] == ["example: as never"]
+    assert made.get_code() == 1
+
+
 def test_both_versions_have_the_same_state(plan, parent, client):
     """What is changed in between is seen by none of them."""
     text = f'''

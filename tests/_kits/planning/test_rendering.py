@@ -86,6 +86,17 @@ def test_statuses_are_folded_to_a_line():
     assert "and in the status: a, b.c" in text
 
 
+def test_an_empty_status_is_not_told():
+    assert "status" not in render(make_item(status=[testing.Field('status', None, {})]))
+
+
+def test_failures_that_differ_in_the_name_and_in_numbers_are_one_line():
+    text = render(failures=[testing.Failure(
+        'fn', f'things default/{name}', f"{name} at 0x{number:x}, {number}")
+        for number, name in enumerate('ab', 100)])
+    assert "! fn for things default/a, things default/b: a at 0x64, 100\n" in text
+
+
 def test_a_new_status_is_told_by_its_fields():
     text = render(make_item(status=[testing.Field('status', None, {'a': 1, 'b': 2})]))
     assert "and in the status: a, b" in text
