@@ -18,6 +18,7 @@ import logging
 import os
 import pathlib
 import sys
+import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -35,7 +36,7 @@ from kopf._core.engines import activities
 from kopf._core.intents import registries
 from kopf._core.path import switches
 from kopf._core.reactor import waiting
-from kopf._kits import helpscreens, operatorchecks, running
+from kopf._kits import helpscreens, operatorchecks, running, shutdown
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -883,6 +884,7 @@ def plan(
     from kopf._kits.planning import planning, rendering  # only for this command
     level = logging.getLogger().level
     loggers.add_filter(lambda record: record.levelno >= level)  # the run itself needs all records
+    code, threads = 1, threading.enumerate()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not the plan
             made = planning.plan(*paths, *modules, origin=__controls.vault, **options)
@@ -890,8 +892,12 @@ def plan(
         raise _describe(e) from e
     except (credentials.LoginError, activities.ActivityError, planning.PlanError) as e:
         raise click.ClickException(str(e)) from e
+    else:
+        code = made.get_code(fail_on)
+    finally:
+        shutdown.exit_regardless(code, threads)  # handlers can hang
     click.echo(rendering.render(made, output, is_colored=sys.stdout.isatty() and _is_colored()))
-    raise click.exceptions.Exit(made.get_code(fail_on))
+    raise click.exceptions.Exit(code)
 
 
 @main.command(short_help="Print a script for completion in a shell.")

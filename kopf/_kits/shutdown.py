@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -230,6 +231,23 @@ async def finish_tasks(
         for task in hung:
             if task.done() and not task.cancelled():
                 task.exception()
+
+
+def exit_regardless(code: int, known: Collection[threading.Thread]) -> None:
+    """
+    Let the process exit with this code, even if threads hang that were not there before.
+
+    Otherwise, Python would wait for them forever.
+    """
+    def leave() -> None:
+        while not is_interpreter_exiting():
+            time.sleep(0.1)
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(code)
+
+    if any(not thread.daemon for thread in threading.enumerate() if thread not in known):
+        threading.Thread(target=leave, name='leaving', daemon=True).start()
 
 
 def is_interpreter_exiting() -> bool:

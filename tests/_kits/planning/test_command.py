@@ -1,5 +1,7 @@
 """The command: ``kopf plan``."""
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -112,3 +114,19 @@ def test_broken_files_are_explained(run):
     result = run(text='1/0')
     assert result.exit_code == 1
     assert "ZeroDivisionError" in result.output
+
+
+def test_the_command_ends_though_threads_of_handlers_hang(cluster, tmp_path, script, parent):
+    cluster.write_kubeconfig(tmp_path / 'kubeconfig')
+    path = script('''
+import time
+@kopf.daemon('kopfexamples')
+def hang(**_):
+    while True:
+        time.sleep(1)
+''')
+    done = subprocess.run(
+        [sys.executable, '-m', 'kopf', 'plan', path], capture_output=True, text=True, timeout=30,
+        env={'KUBECONFIG': str(tmp_path / 'kubeconfig'), 'PYTHONPATH': ':'.join(sys.path)})
+    assert "The operator has not stopped" in done.stdout
+    assert done.returncode == 1
