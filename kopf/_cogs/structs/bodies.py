@@ -279,7 +279,11 @@ class OwnBody(Body):
 
     @property
     def _fields(self) -> Mapping[str, Any]:
-        return self._raw if self._copies is None else {**self._raw, **self._copies}
+        copies = self._copies  # the event loop can replace a live body while threads read it
+        return self._raw if copies is None else {**self._raw, **copies}
+
+    def __reduce__(self) -> tuple[type[Body], tuple[dict[str, Any]]]:
+        return Body, (dict(self),)  # for copies and pickles: live bodies are bound to the operator
 
     def _own(self, key: str) -> Any:
         copies = self._copies

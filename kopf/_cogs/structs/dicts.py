@@ -153,7 +153,7 @@ class MappingView(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         value = self._resolve()[key]
-        return self._own(key) if type(value) is dict or type(value) is list else value
+        return self._own(key, value) if type(value) is dict or type(value) is list else value
 
     def __contains__(self, key: object) -> bool:
         return key in self._resolve()
@@ -161,19 +161,22 @@ class MappingView(Mapping[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         value = self._resolve().get(key, default)
         if (type(value) is dict or type(value) is list) and value is not default:
-            return self._own(key)
+            return self._own(key, value)
         return value
 
     @property
     def _fields(self) -> Mapping[str, Any]:
         return self._resolve()
 
-    def _own(self, key: str) -> Any:
-        """Get the value of a key as it may be changed in place: if need be, a copy."""
+    def _own(self, key: str, value: Any) -> Any:
+        """
+        Get the value of a key as it may be changed in place: if need be, a copy. If the source has
+        lost the key meanwhile, as live bodies can for threads, the value is as it was.
+        """
         own = getattr(self._source, '_own', None)
         if own is not None and self._path:
             own(self._path[0])
-        return self._resolve()[key]
+        return self._resolve().get(key, value)
 
     def __repr__(self) -> str:
         return repr(dict(self._resolve()))

@@ -71,6 +71,11 @@ class OperatorIndex(indices.Index[Any, Any]):
     def __repr__(self) -> str:
         return repr(self._take_all())
 
+    def __reduce__(self) -> tuple[type['OperatorIndex'], tuple[()], tuple[None, dict[str, Any]]]:
+        with self._lock:  # locks cannot be copied or pickled
+            stores = {key: dict(values) for key, values in self._stores.items()}
+            return OperatorIndex, (), (None, {'_stores': stores, '_keys': dict(self._keys)})
+
     def items(self) -> ItemsView[Any, OperatorStore]:
         return self._take_all().items()
 

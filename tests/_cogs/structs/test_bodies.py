@@ -1,4 +1,5 @@
 import copy
+import pickle
 
 import pytest
 from hypothesis import given
@@ -183,3 +184,48 @@ def test_patches_are_relative_to_what_the_object_is(raw):
     body.spec['deep']['n'] = 2
     patch = Patch({'spec': {'deep': body.spec['deep']}}, body=body)
     assert patch.as_json_patch() == [{'op': 'replace', 'path': '/spec/deep/n', 'value': 2}]
+
+
+@pytest.mark.parametrize('duplicate', [
+    copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)),
+])
+@pytest.mark.parametrize('make', [OwnBody, lambda raw: LiveBody(lambda: raw)])
+def test_bodies_and_their_stanzas_can_be_copied_as_they_are_seen(raw, make, duplicate):
+    body = make(raw)
+    body.spec['deep']['n'] = 2
+    copies = duplicate(body), duplicate(body.spec), duplicate(body.metadata.labels)
+    assert copies == (body, body.spec, body.metadata.labels)
+    assert type(copies[0]) is Body and copies[0]['spec']['deep'] == {'n': 2}
+    if duplicate is not copy.copy:
+        copies[1]['deep']['n'] = 3
+        body._replace_with({'spec': {}})
+        assert copies[0].spec['deep'] == {'n': 2} and copies[1]['deep'] == {'n': 3}
+    assert raw['spec']['deep'] == {'n': 1}
+
+
+@pytest.mark.parametrize('read', [
+    repr,
+    lambda body: body.spec['deep'],
+    lambda body: body.spec.get('deep'),
+])
+def test_a_live_body_can_be_replaced_while_a_thread_reads_it(raw, read):
+
+    class Interrupted(LiveBody):
+        __slots__ = ()
+        reads = 0
+
+        @property
+        def _raw(self):
+            Interrupted.reads += 1
+            if Interrupted.reads == moment:
+                self._replace_with({'spec': {}})
+            return super()._raw
+
+    for moment in range(1, 9):
+        Interrupted.reads = 0
+        body = Interrupted(lambda: raw)
+        body._copies = {'metadata': raw['metadata']}
+        try:
+            read(body)
+        except KeyError:
+            assert moment == 1  # it has been replaced before

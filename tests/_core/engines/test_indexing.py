@@ -1,6 +1,8 @@
 import asyncio
 import collections
+import copy
 import logging
+import pickle
 import sys
 import threading
 import types
@@ -55,6 +57,19 @@ def test_collections_do_not_change_once_they_are_taken():
     index.replace('u1', {'key': 2})
     index.discard('u1')
     assert list(store) == [1] and 1 in store and 2 not in store and repr(store) == '[1]'
+
+
+@pytest.mark.parametrize('duplicate', [
+    copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)),
+])
+def test_indices_can_be_copied_and_the_copies_do_not_change(duplicate):
+    index = OperatorIndex()
+    index.replace('u1', {'key': [1]})
+    copied = duplicate(index)
+    index.replace('u1', {'key': [2], 'more': 3})
+    assert {key: list(store) for key, store in copied.items()} == {'key': [[1]]}
+    copied.discard('u1')
+    assert not copied and len(index) == 2
 
 
 def test_indices_and_collections_are_shown_by_their_content():
