@@ -77,10 +77,11 @@ class CLIControls:
 
 
 class LogFormatChoice(click.Choice[str]):
-    """The option type for log formats: their names in lower case."""
+    """The option type for log formats: their names in lower case; users can type any case."""
 
     def __init__(self) -> None:
-        super().__init__([log_format.name.lower() for log_format in loggers.LogFormat])
+        names = [log_format.name.lower() for log_format in loggers.LogFormat]
+        super().__init__(names, case_sensitive=False)
 
     def convert(
             self,

@@ -285,10 +285,11 @@ def test_controls_reach_the_operator(run):
     assert options['settings'] is controls.settings
 
 
-def test_the_log_is_configured_by_the_options(run, monkeypatch):
+@pytest.mark.parametrize('log_format', ['json', 'JSON'])
+def test_the_log_is_configured_by_the_options(run, monkeypatch, log_format):
     configured = {}
     monkeypatch.setattr(loggers, 'configure', lambda **kwargs: configured.update(kwargs))
-    run('-A', '-v', '--log-format', 'json', '--log-refkey', 'x', '--no-log-prefix')
+    run('-A', '-v', '--log-format', log_format, '--log-refkey', 'x', '--no-log-prefix')
     assert configured == {
         'debug': False, 'verbose': True, 'quiet': False,
         'log_format': loggers.LogFormat.JSON, 'log_refkey': 'x', 'log_prefix': False,
