@@ -9,6 +9,7 @@ process, e.g. in a response to such a patch. Only the finalizer is added to any 
 same finalizers: otherwise, this would never succeed for an object that others change more often
 than a request takes.
 """
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -396,7 +397,7 @@ def find_inconsistencies(
     """Find what the result lacks of the patch: the differences from the wanted to the actual."""
     if _is_reflected(patch, result):
         return ()
-    wanted = patches.merge({}, patch)
+    wanted = patches.merge({}, json.loads(json.dumps(patch)))  # tuples are lists, keys are strings
     return diffs.diff(wanted, _restrict(wanted, result))
 
 

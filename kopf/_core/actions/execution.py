@@ -168,7 +168,7 @@ async def attempt(
             limit = interrupts.Limited(call, left)
         result = await (call if limit is None else limit)
         if policy.stores_result:
-            _check_result(result)
+            result = _take_result(result)
     except handlererrors.HandlerChildrenRetry as e:
         logger.debug(f"{name} has unfinished sub-handlers. Will retry soon.")
         outcome = progression.Outcome(
@@ -418,14 +418,17 @@ def _give_up(
     return progression.Outcome(final=True, exception=e, message=str(e))
 
 
-def _check_result(result: object) -> None:
+def _take_result(result: Any) -> Any:
     if result is None or isinstance(result, (str, bool)):
-        return
+        return result
+    if not isinstance(result, dict) and isinstance(result, Mapping):
+        result = dict(result)  # e.g. a spec or labels, as handlers get them
     try:
         nesting.verify_encoded(encode(result), result)
     except (TypeError, ValueError, RecursionError) as e:
         raise handlererrors.PermanentError(
             f"the result cannot be stored: {e}. Return only what JSON can have.") from e
+    return result
 
 
 def _count_seconds(number: float) -> str:

@@ -55,6 +55,7 @@ OTHER = "Usually, others have changed this at the same time, or an admission web
      f"not stored: status.b. {LACK} stored with another value: spec.a. {OTHER}"),
     ({'status': {f'f{i}': 1 for i in range(10)}}, {'status': {}},
      f"not stored: status.f0, status.f1, status.f2, status.f3, status.f4, and 5 more. {LACK}"),
+    ({'status': {1: {2: 3}}}, {'status': {}}, f"not stored: status.1. {LACK}"),
 ])
 def test_what_is_not_stored_is_described_without_values(patch, result, expected):
     remaining = find_inconsistencies(patch, result)
@@ -64,6 +65,7 @@ def test_what_is_not_stored_is_described_without_values(patch, result, expected)
 @pytest.mark.parametrize(('patch', 'result'), [
     ({}, {'spec': {'a': 1}}), ({'spec': {'a': 1}}, {'spec': {'a': 1, 'b': 2}}),
     ({'spec': {'a': None}}, {'spec': {}}), ({'status': {}}, {}),
+    ({'status': {'a': (1, 2), 3: 4}}, {'status': {'a': [1, 2], '3': 4}}),
 ])
 def test_what_is_stored_is_no_inconsistency(patch, result):
     assert not find_inconsistencies(patch, result)

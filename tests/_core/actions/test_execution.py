@@ -7,6 +7,7 @@ import contextvars
 import datetime
 import logging
 import threading
+import types
 
 import pytest
 
@@ -400,6 +401,18 @@ async def test_only_results_that_are_stored_must_be_json(kind, result):
         assert outcome.result is None
     else:
         assert outcome.result is result
+
+
+@pytest.mark.parametrize('result', [
+    bodies.Body({'spec': {'a': [1]}}).spec, types.MappingProxyType({'a': [1]}),
+])
+async def test_results_that_are_mappings_are_stored_as_dicts(result):
+
+    async def fn(**_):
+        return result
+
+    outcome = await execute(declare(fn))
+    assert (type(outcome.result), outcome.result) == (dict, {'a': [1]})
 
 
 @KINDS
