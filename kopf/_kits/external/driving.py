@@ -4,6 +4,7 @@ Driving: the machine's steps are carried out for the objects of one operator.
 import asyncio
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import math
@@ -17,7 +18,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.configs import conventions
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import brakes, execution, finalizers, loggers, progression
-from kopf._core.engines.reconciling import conditions, externals, hub
+from kopf._core.engines.reconciling import conditions, desired, externals, hub
 from kopf._core.intents import handlererrors, handlers, typedargs
 from kopf._kits.external import failures, gates, machine, records
 from kopf._kits.external.machine import UNSEEN
@@ -43,6 +44,9 @@ MIN_GATES = 100
 
 SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
+
+UNSETTLED = (machine.MAY_EXIST, 'Searching', 'NotObserved')
+"""The reasons why it is not known whether an object is as it should be."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True, repr=False)
@@ -94,6 +98,10 @@ class Notes(gates.Caller):
     """Until when the system can deny the update."""
     problem: str | None = None
     """The last failure that was logged."""
+    verdict: machine.Rest | None = None
+    """What the last observation has led to, or the failure of a call."""
+    told: int | None = None
+    """The generation of the object in the condition."""
 
     def distrust(self) -> None:
         """Observe again before anything else is done."""
@@ -103,6 +111,7 @@ class Notes(gates.Caller):
         """Forget what a call of the former record has brought."""
         self.is_refused = False
         self.ended, self.erased, self.observed, self.updated = None, None, UNSEEN, None
+        self.verdict = None
 
 
 Members = weakref.WeakValueDictionary[Any, Notes]
@@ -182,6 +191,39 @@ def _make_key(result: Any) -> records.Key:
     return result if isinstance(result, (str, int, float)) else str(result)
 
 
+def _is_key(result: Any) -> bool:
+    """Whether it can be a key: things, answers, and models of them cannot."""
+    if isinstance(result, (str, int, float)):
+        return result != '' and not isinstance(result, bool)
+    cls: Any = type(result)
+    return not hasattr(cls, '__iter__') and cls.__str__ is not object.__str__
+
+
+_encode = json.JSONEncoder(sort_keys=True, allow_nan=False, default=desired.to_json).encode
+
+
+def _find_mistake(verb: str, result: Any) -> str | None:
+    """Say what is wrong with what a function has returned."""
+    match verb:
+        case 'observe' | 'find' if result is None:
+            return None
+        case 'create' | 'find' if not _is_key(result):
+            expected = "the key, which is a string or a number"
+        case 'observe' | 'desired' if not isinstance(result, Mapping):
+            expected = "a dict"
+        case 'desired':
+            try:
+                _encode(result)
+            except (TypeError, ValueError) as e:
+                return f"What is desired is not JSON: {e}"
+            return None
+        case _:
+            return None
+    expected += "; or None if there is nothing" if verb in ('observe', 'find') else ""
+    shown = f"a value of {type(result).__name__}" if result else repr(result)
+    return f"{verb} must return {expected}. It has returned {shown}."
+
+
 class _Stop(Exception):
     """The run ends, with this result."""
 
@@ -203,6 +245,8 @@ class Journey:
         self.is_deleting = False
         self.found: Any = UNSEEN
         self.desired: Any = None
+        self.vain: str | None = None
+        """What an update has not changed."""
         self.failure: progression.Outcome | None = None
         """What the last call of the run has failed with: it is followed by writes only."""
 
@@ -315,14 +359,10 @@ class Journey:
     async def _desire(self) -> None:
         """Ask the author what should be."""
         outcome = await self._invoke(machine.Call('desired'))
-        try:
-            text = json.dumps(outcome.result, sort_keys=True, allow_nan=False, default=dict)
-        except (TypeError, ValueError) as e:
-            outcome = progression.Outcome(
-                final=True, exception=e, message=f"what is desired is not JSON: {e}")
         if outcome.exception is not None:
             self._complain(outcome.message or '', outcome.exception)
             raise self._fail(outcome)
+        text = _encode(outcome.result)
         self.desired = json.loads(text)
         self.notes.digest = hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -418,7 +458,8 @@ class Journey:
         """Make an attempt of a function of the author."""
         record, observed = self.record, self.notes.observed
         return await self.run.call(
-            self.external.calls[step.verb], token=record.token, desired=self.desired,
+            self.external.calls[step.verb], functools.partial(_find_mistake, step.verb),
+            token=record.token, desired=self.desired,
             key=record.key if step.key is None else step.key, diff=step.diff,
             observed=None if observed is UNSEEN else observed)
 
@@ -450,9 +491,6 @@ class Journey:
         except BaseException:
             gate.leave(notes, has_failed=None)
             raise
-        if verb == 'create' and outcome.exception is None and outcome.result is None:
-            text = "create must return the key."
-            outcome = progression.Outcome(final=False, exception=TypeError(text), message=text)
         now = self.clock.now()
         failure = failures.read(outcome.exception, now=now.wall)
         if verb == 'create' and not is_first:  # the earlier call can have created it
@@ -463,7 +501,6 @@ class Journey:
         news = gate.leave(notes, has_failed=failure.is_system, until=until)
         self._tell(gate, news, outcome.message)
         if outcome.exception is None:
-            notes.problem = None
             await self._note_result(step, outcome.result)
             return
         if verb == 'create':
@@ -501,16 +538,29 @@ class Journey:
                 notes.is_asked = False
                 notes.due = now.mono + self._find_pace(result) * random.uniform(
                     1 - SPREAD, 1 + SPREAD)
-                if record.synced == notes.digest and record.phase is Phase.KNOWN and (
-                        notes.updated is None) and (
-                        result is None or machine.compare(result, self.desired)):
-                    self.driver.drifts += 1
+                if record.phase is Phase.KNOWN and self.desired is not None and (
+                        now.mono >= notes.settles):
+                    self._note_difference(result)
             case 'update':
-                notes.updated = notes.digest
+                is_first, notes.updated = notes.updated != notes.digest, notes.digest
                 notes.settles = now.mono + max(self.external.abilities.consistency, FLOOR)
-                notes.due = min(notes.due or now.mono, notes.settles)
+                if is_first:
+                    notes.due = min(notes.due or now.mono, notes.settles)
             case 'delete':
                 notes.erased, notes.observed = step.key, UNSEEN
+
+    def _note_difference(self, observed: Any) -> None:
+        """Note what others have changed, or what an update has not changed."""
+        notes, found = self.notes, machine.compare(observed, self.desired)
+        if not found:
+            notes.updated = None
+        elif observed is not None and notes.updated == notes.digest:
+            self.vain = (
+                f"This still differs after the update: {machine.name_fields(found)}. Either update "
+                f"does not change it, or desired and observe return it in different forms.")
+            self._complain(self.vain)
+        elif self.record.synced == notes.digest:
+            self.driver.drifts += 1
 
     def _find_pace(self, observed: Any) -> float:
         """Find the interval: the longer, the more often nothing new was observed."""
@@ -520,10 +570,11 @@ class Journey:
             min(notes.pace * 2, external.max_interval))
         return notes.pace
 
-    def _fail(self, outcome: progression.Outcome) -> _Stop:
+    def _fail(self, outcome: progression.Outcome, reason: str = 'Failed') -> _Stop:
         """End the run with a failure: it is tried again, unless that is senseless."""
-        now = self.clock.mono()
-        self.run.problems.append(outcome.message or repr(outcome.exception))
+        now, text = self.clock.mono(), outcome.message or repr(outcome.exception)
+        self._report(machine.Rest(False, reason, text))
+        self.run.problems.append(text)
         if outcome.final and not isinstance(
                 outcome.exception, handlererrors.HandlerTimeoutError):
             due = now + self.external.interval  # no deletion is given up
@@ -570,17 +621,21 @@ class Journey:
         if step.reason == machine.MAY_EXIST:
             step = step._replace(message=self._advise(step.message))
             self._complain(step.message)
-        if self.run.handler.conditions:
-            cause = self.run.cause
-            conditions.add(
-                cause.patch, observed=conditions.observe(cause.resource, cause.body), type='Synced',
-                status={True: 'True', False: 'False', None: 'Unknown'}[step.is_synced],
-                reason=step.reason, message=step.message[:conditions.MAX_MESSAGE])
+        if self.vain is not None:
+            step = machine.Rest(False, 'Drifted', self.vain)
+        if notes.verdict is not None and notes.observed is UNSEEN and (
+                step in (machine.SYNCED, machine.UNOBSERVED)) and (
+                notes.checked, notes.observed_key) == (notes.digest, self.record.key):
+            step = notes.verdict
+            self.run.is_told = notes.told == self._find_generation()
+        if not self.run.is_told and step is not machine.REMAINS:
+            self._report(step)
         self._show()
         notes.observed, notes.erased = UNSEEN, None
         if step is machine.REMAINS:  # it is deleted again, more and more seldom
-            return self._fail(progression.Outcome(final=False, message=step.message)).result
-        if step.is_synced is False or step.reason in (machine.MAY_EXIST, 'Searching'):
+            return self._fail(
+                progression.Outcome(final=False, message=step.message), step.reason).result
+        if step.is_synced is False or step.reason in UNSETTLED:
             self.run.problems.append(step.message or step.reason)
         if step.reason in (machine.MAY_EXIST, 'Immutable'):
             outcome = progression.Outcome(final=True, message=step.message)
@@ -589,7 +644,24 @@ class Journey:
             notes.due = due if notes.due is None else min(notes.due, due)
             due = self._find_due(now.mono)
             due = due if due > now.mono else now.mono + FLOOR
+        if not self.run.problems:
+            notes.problem = None
         return externals.Result(due=due, outcome=outcome, is_settled=not self.run.problems)
+
+    def _find_generation(self) -> int | None:
+        return conditions.observe(self.run.cause.resource, self.run.cause.body)
+
+    def _report(self, step: machine.Rest) -> None:
+        """Set the condition ``Synced``, and note it for the time until the next observation."""
+        notes = self.notes
+        notes.told = self._find_generation()
+        notes.verdict = step if self.record.phase is Phase.KNOWN and (
+            step not in (machine.PAUSED, machine.UNOBSERVED)) else None
+        if self.run.handler.conditions:
+            conditions.add(
+                self.run.cause.patch, observed=notes.told, type='Synced',
+                status={True: 'True', False: 'False', None: 'Unknown'}[step.is_synced],
+                reason=step.reason, message=step.message[:conditions.MAX_MESSAGE])
 
     def _advise(self, message: str) -> str:
         meta: Any = self.run.cause.body.metadata
@@ -603,5 +675,6 @@ class Journey:
         shown: dict[str, Any] = {'phase': self.record.phase.value, 'key': self.record.key}
         observed = self.notes.observed
         if isinstance(observed, Mapping):
-            shown |= {name: observed.get(name) for name in self.external.shown}
+            shown |= json.loads(json.dumps(
+                {name: observed.get(name) for name in self.external.shown}, default=str))
         self.run.cause.patch.setdefault('status', {})[self.external.id] = shown

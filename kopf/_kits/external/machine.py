@@ -224,7 +224,7 @@ def _keep(s: Situation) -> Step:
         if is_new:
             return Write(dataclasses.replace(record, synced=s.digest), "it is as it should be")
         return SETTLING if found else SYNCED
-    names = ', '.join('.'.join(map(str, item.field)) or 'all' for item in found)
+    names = name_fields(found)
     if any(item.field[:len(path)] == path[:len(item.field)]
            for item in found for path in can.immutable):
         if can.replaces and (can.corrects or is_new):
@@ -235,6 +235,10 @@ def _keep(s: Situation) -> Step:
     if not can.updates or not (can.corrects or is_new):
         return Rest(False, 'Drifted', f"This differs: {names}.")
     return Call('update', record.key, found)
+
+
+def name_fields(found: diffs.Diff) -> str:
+    return ', '.join('.'.join(map(str, item.field)) for item in found)
 
 
 def compare(observed: Any, desired: Any) -> diffs.Diff:

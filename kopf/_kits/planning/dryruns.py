@@ -109,7 +109,7 @@ class DryRun(runs.Run):
         place = attribution.describe(call.cause.resource, call.cause.body)
         self.withheld[call.handler.id, call.verb, call.key, place] = plans.ExternalCall(
             str(call.handler.id), call.verb, '' if call.key is None else str(call.key), tuple(
-                plans.Placeholder(comparing.join(item.field) or 'all', item.new)
+                plans.Placeholder(comparing.join(item.field), item.new)
                 for item in call.diff), place)
 
     def make_operator(self, **options: Any) -> operators.Operator:

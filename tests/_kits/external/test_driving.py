@@ -4,6 +4,7 @@ A thing in an external system follows its object. In virtual time, on the sandbo
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import json
 import logging
 import threading
@@ -34,6 +35,10 @@ def make_registry():
 
 def get_record(obj):
     return json.loads(obj['metadata'].get('annotations', {}).get(RECORD, 'null'))
+
+
+def get_conditions(obj):
+    return {condition['type']: condition for condition in obj['status']['conditions']}
 
 
 @contextlib.asynccontextmanager
@@ -753,6 +758,167 @@ async def test_errors_of_the_functions_are_logged_once_and_tried_again(caplog):
         assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
         await api.client.patch('things', 'a', {'spec': {'plan': 'small'}})
         await known(api)
+
+
+@virtual_time
+async def test_what_is_told_of_a_thing_stays_until_the_next_observation():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, on_drift='report', conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(400)
+        thing, = cloud.living
+        cloud.edit(thing.key, {'plan': 'drifted'})
+        await asyncio.sleep(400)
+        for patch in {'metadata': {'labels': {'a': 'b'}}}, {'spec': {'plan': 'small', 'x': None}}:
+            await api.client.patch('things', 'a', patch)
+            await asyncio.sleep(5)
+            told = get_conditions(await api.client.get('things', 'a'))
+            assert (told['Synced']['reason'], told['Ready']['status']) == ('Drifted', 'False')
+
+
+@virtual_time
+async def test_what_is_told_of_a_thing_is_of_the_newest_generation():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, conditions=True)
+    external.desired(lambda spec, **_: {'plan': spec['plan']})
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        await api.client.patch('things', 'a', {'spec': {'other': 'field'}})
+        await asyncio.sleep(5)
+        obj = await api.client.get('things', 'a')
+        assert {told['observedGeneration'] for told in get_conditions(obj).values()} == {
+            obj['metadata']['generation']}
+
+
+@virtual_time
+async def test_each_drift_is_counted_but_not_in_a_pause():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        driver, = (each for each in declaring._drivers if each.external is external)
+        thing, = cloud.living
+        for number in range(3):
+            await asyncio.sleep(400)
+            assert (thing.content, driver.drifts) == ({'plan': 'small'}, number)
+            cloud.edit(thing.key, {'plan': 'drifted'})
+        await asyncio.sleep(400)
+        await api.client.patch('things', 'a', {
+            'metadata': {'annotations': {'kopf.dev/paused': 'yes'}}})
+        await asyncio.sleep(1000)
+        assert driver.drifts == 3
+
+
+@virtual_time
+async def test_what_an_update_does_not_change_is_told_once_and_tried_at_the_interval(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, consistency=0, conditions=True)
+
+    @external.observe
+    async def observe(key, **_):
+        found = await cloud.get(key)
+        return found and {**found, 'plan': found['plan'].upper()}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await asyncio.sleep(1200)
+        told = get_conditions(await api.client.get('things', 'a'))
+        assert (told['Synced']['reason'], told['Ready']['status']) == ('Drifted', 'False')
+        message, = {record.message for record in caplog.records if record.levelname == 'ERROR'}
+        assert "still differs after the update: plan." in message
+        assert 4 <= [call.verb for call in cloud.calls].count('update') <= 7
+        await api.client.patch('things', 'a', {'spec': {'plan': 'LARGE'}})
+        await asyncio.sleep(100)
+        told = get_conditions(await api.client.get('things', 'a'))
+        assert (told['Synced']['reason'], told['Ready']['status']) == ('Synced', 'True')
+
+
+@virtual_time
+async def test_updates_that_fail_are_tried_more_and_more_seldom_and_told_once(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, conditions=True)
+    times = []
+
+    @external.update
+    async def update(**_):
+        times.append(cloud.now)
+        raise RuntimeError("There is no such plan.")
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.patch('things', 'a', {'spec': {'plan': 'strange'}})
+        for number in range(10):
+            await asyncio.sleep(100)
+            await api.client.patch('things', 'a', {'metadata': {'labels': {'a': f'{number}'}}})
+        told = get_conditions(await api.client.get('things', 'a'))
+        assert (told['Synced']['reason'], told['Ready']['status']) == ('Failed', 'False')
+    assert len(times) < 30
+    assert len([record for record in caplog.records if record.levelname == 'ERROR']) == 1
+
+
+@pytest.mark.parametrize('result', [
+    {'id': 1}, [], (1,), b'x', '', True, make_crd, {'id': 1}.keys(), Thing('x', None, {}, 0)])
+@virtual_time
+async def test_what_cannot_be_a_key_is_no_key(result, caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+
+    @external.create
+    async def create(desired, token, **_):
+        await cloud.create(desired, token)
+        return result
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(1000)
+    assert len(cloud.things) == 1
+    assert "create must return the key, which is a string or a number." in caplog.text
+
+
+@pytest.mark.parametrize('verb, result, expected', [
+    ('find', [], "find must return the key, which is a string or a number; or None if"),
+    ('observe', False, "observe must return a dict; or None if there is nothing. It has returned "
+                       "False."),
+    ('observe', Thing('x', None, {}, 0), "It has returned a value of Thing."),
+    ('desired', None, "desired must return a dict. It has returned None."),
+    ('desired', {'regions': {'eu', 'us'}}, "What is desired is not JSON: set is not for JSON."),
+])
+@virtual_time
+async def test_wrong_results_are_errors(verb, result, expected, caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+    getattr(external, verb)(lambda **_: result)
+    cloud.faults.append('after' if verb == 'find' else None)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await asyncio.sleep(100)
+    assert expected in caplog.text
+    assert not {'update', 'delete'} & {call.verb for call in cloud.calls}
+
+
+@virtual_time
+async def test_shown_fields_need_not_be_json():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, shown=['since', 'tags'])
+
+    @external.observe
+    async def observe(key, **_):
+        since = datetime.datetime(2030, 1, 2, 3, 4)
+        return {**await cloud.get(key), 'since': since, 'tags': {'a': [1]}}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        obj = await api.client.wait('things', 'a', lambda obj: obj['status']['account']['since'])
+    assert obj['status']['account'] == {
+        'phase': 'known', 'key': obj['status']['account']['key'],
+        'since': '2030-01-02 03:04:00', 'tags': {'a': [1]}}
 
 
 @virtual_time

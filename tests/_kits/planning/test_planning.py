@@ -1284,9 +1284,11 @@ def test_other_values_for_external_systems_are_a_difference(plan, client):
     assert not plan(BILLING, against=BILLING).calls
 
 
-def test_what_is_desired_can_be_no_dict(plan, parent):
+def test_what_is_desired_must_be_a_dict(plan, parent):
     made = plan(BILLING.replace("return {'n': spec['n']}", "return 'large'"))
-    assert list_calls(made) == [('billing', 'create', '', 'all')]
+    assert not made.calls
+    assert [(each.handler, each.message) for each in made.failures] == [
+        ('billing/desired', "desired must return a dict. It has returned a value of str.")]
 
 
 def test_systems_that_no_version_can_reach_are_told(plan, client):

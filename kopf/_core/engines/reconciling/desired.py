@@ -219,7 +219,7 @@ def read(item: object) -> tuple[dict[str, Any], generating.Fields]:
         if isinstance(value, generating.Generated):
             found.append(value)
             return generating.mark(len(found) - 1)
-        return _convert(value)
+        return to_json(value)
 
     if not isinstance(item, Mapping):
         item = getattr(item, 'obj', item)
@@ -255,7 +255,7 @@ def _is_model(value: object) -> bool:
     return hasattr(value, 'attribute_map') and hasattr(value, 'openapi_types')
 
 
-def _convert(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Convert what JSON does not have; its parts are converted by further calls."""
     if _is_model(value):
         fields = {key: getattr(value, attr) for attr, key in value.attribute_map.items()}

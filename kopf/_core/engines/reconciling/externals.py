@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, diffs
-from kopf._core.actions import application, execution, finalizers, progression
+from kopf._core.actions import application, execution, finalizers, observers, progression
 from kopf._core.engines.reconciling import hub
-from kopf._core.intents import causes, handlers
+from kopf._core.intents import causes, handlererrors, handlers
 
 Exchange = Callable[..., Awaitable[tuple[bodies.RawBody | None, bool]]]
 """Writes annotations and a finalizer; returns the newest state, and whether they are written."""
@@ -62,17 +62,30 @@ class Run:
     """The externals that this operator has for objects of this kind."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """Why the object is not as it should be."""
+    is_told: bool = False
+    """Whether nothing is known that the conditions do not say already."""
 
-    async def call(self, handler: handlers.CallHandler, **extras: Any) -> progression.Outcome:
+    async def call(
+            self, handler: handlers.CallHandler, find_mistake: Callable[[Any], str | None],
+            **extras: Any,
+    ) -> progression.Outcome:
         """
-        Make an attempt of a function of the author.
+        Make an attempt of a function of the author. It fails if there is a mistake in the result.
 
         :raises errors.NotLeadingError: if another operator works with the object.
         """
         self.target.client.verify_term()
         state = self.state._replace(began=self.context.clock.mono())  # each call has its own time
-        return await execution.execute(
-            handler, self.cause, context=self.context, state=state, extras=extras)
+
+        async def attempt() -> progression.Outcome:
+            outcome = await execution.attempt(
+                handler, self.cause, context=self.context, state=state, extras=extras)
+            text = None if outcome.exception else find_mistake(outcome.result)
+            return outcome if text is None else progression.Outcome(
+                final=False, exception=handlererrors.TemporaryError(text), message=text)
+
+        return await self.context.observer.follow(
+            observers.Observer.attempt, attempt(), handler, self.cause)
 
     async def write(self, annotations: Mapping[str, str | None], *, is_held: bool) -> bool:
         """

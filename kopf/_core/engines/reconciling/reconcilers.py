@@ -374,7 +374,7 @@ class Reconcilers(Member):
         """
         handler, problems = upkeep.handler, upkeep.problems
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
-        if handler.conditions:
+        if handler.conditions and (isinstance(upkeep, Upkeep) or not upkeep.is_told):
             self._reporter, self._is_reported = handler.id, False
         self._note_problems(handler.id, conditions.Problems(tuple(problems), outcome.final))
         if is_last and not self._is_reported:
@@ -410,7 +410,7 @@ class Reconcilers(Member):
         former = self._problems.pop(handler_id, None)
         if found.messages:
             self._problems[handler_id] = found
-        if self._reporter is not None and (former is not None or found.messages):
+        if self._reporter is not None and self._problems.get(handler_id) != former:
             self._is_reported = False
 
     def _report(self, patch: patches.Patch) -> None:
