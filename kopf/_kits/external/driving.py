@@ -133,7 +133,7 @@ class Driver(hub.Driver):
         """How often the systems of the dropped gates have become unavailable."""
         self.members: Members = weakref.WeakValueDictionary()
         """By the uids of the objects, for as long as these are handled."""
-        self.keys: Members = weakref.WeakValueDictionary()
+        self.keys: weakref.WeakValueDictionary[str, Notes] = weakref.WeakValueDictionary()
         self.drifts = 0
         self.id = uuid.uuid4().hex[:8]
         """Whose announcements are one's own, and not of another process."""
@@ -166,7 +166,7 @@ class Driver(hub.Driver):
 
     def trigger_key(self, key: records.Key) -> None:
         """Observe the thing with this key now."""
-        _trigger(self.keys.get(key))
+        _trigger(self.keys.get(str(key)))  # an adopted key is a string
 
     def trigger_object(
             self, selector: references.Selector, name: tuple[str | None, str],
@@ -313,7 +313,7 @@ class Journey:
         self.is_deleting = finalizers.is_deleting(raw)
         annotations = conventions.get_annotations(raw)
         if record.key is not None and record.phase is Phase.KNOWN:
-            self.driver.keys[record.key] = notes
+            self.driver.keys[str(record.key)] = notes
         return machine.Situation(
             record=record, can=self.external.abilities, now=now.wall, token=str(uuid.uuid4()),
             desired=self.desired, digest=notes.digest,

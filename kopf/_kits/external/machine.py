@@ -189,8 +189,9 @@ def know(record: Record, key: Key, now: datetime.datetime, digest: str | None = 
 def _erase(s: Situation) -> Step:
     """Delete a thing until the system says that it is gone."""
     record, key = s.record, s.record.subject
-    if key is None:
-        return Release()
+    if key is None:  # an object can be restored with the record of its deletion
+        return Release() if s.is_deleting else Write(
+            Record(adopted=record.adopted), "nothing is left of what was deleted")
     if not s.is_erased:
         return Call('delete', key)
     if s.observed is UNSEEN:

@@ -308,6 +308,40 @@ async def test_a_restored_object_keeps_its_thing():
     assert not cloud.living
 
 
+@pytest.mark.parametrize('key', [None, 'gone'])
+@virtual_time
+async def test_an_object_that_is_restored_from_its_deletion_gets_a_thing(key):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    record = {'phase': 'deleting', 'key': key, 'token': 't', 'of': 'default/a'}
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'}, metadata={
+            'annotations': {RECORD: json.dumps(record)}})
+        obj = await known(api)
+    assert [thing.key for thing in cloud.living] == [get_record(obj)['key']]
+
+
+@virtual_time
+async def test_a_trigger_knows_numbers_as_strings_as_people_adopt_them():
+    cloud, registry = Cloud(), make_registry()
+    external, looked = declare(cloud, registry=registry), []
+
+    @external.observe
+    def observe(key, **_):
+        looked.append(key)
+        return {}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={}, metadata={
+            'annotations': {f'{RECORD}.adopt': '5'}})
+        await known(api)
+        await asyncio.sleep(10)
+        looked.clear()
+        external.trigger(5)
+        await asyncio.sleep(10)
+    assert looked == ['5']
+
+
 @virtual_time
 async def test_orphans_are_left():
     cloud, registry = Cloud(), make_registry()
