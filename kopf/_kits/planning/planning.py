@@ -80,7 +80,7 @@ def plan(
         stages are wrong, or there are modules whose connections cannot be refused.
     :raises RuntimeError: in async tests, because it makes its event loop.
     """
-    runs.check_sync('plan')
+    runs.check_call('plan')
     try:
         rules, selector = _stages.load(stages), selecting.parse_labels(labels)
     except (ValueError, APIError) as e:

@@ -215,15 +215,15 @@ def explore(
     :raises ExplorationError: if any run has ended differently.
     :raises AssertionError: if the scenario fails without faults.
     :raises ValueError: for an unknown kind of faults.
+    :raises TypeError: if a string or a single thing is given instead of a collection.
     :raises RuntimeError: in async tests, because each run has its own event loop.
     """
     __tracebackhide__ = True
+    runs.check_call('explore', load=load, ignore=ignore, strikes=strikes, external=external)
     for kind in strikes:
         if kind not in STRIKES:
             raise ValueError(f"{kind!r} is none of the faults: {', '.join(STRIKES)}.")
     chosen = Strike.parse(only) if only is not None else None
-    runs.check_sync('explore')
-
     kinds = strikes if chosen is None else {chosen.kind}
     definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
     setup = runs.Setup(

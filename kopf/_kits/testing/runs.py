@@ -16,7 +16,16 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +74,16 @@ def show(story: Sequence[str]) -> list[str]:
         *lines[:half], f"  … {left_out} lines are left out …", *lines[-half:]]
 
 
-def check_sync(name: str) -> None:
+def check_call(name: str, **collections: object) -> None:
     """
-    Check that no event loop runs in this thread.
+    Check how a function was called: with these ``collections``, and not in an event loop.
 
-    :raises RuntimeError: if it does.
+    :raises TypeError: if an argument is a string, or no collection at all.
+    :raises RuntimeError: if an event loop runs in this thread.
     """
+    for argument, value in collections.items():
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise TypeError(f"{argument}= must be a collection, e.g. [{value!r}].")
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(f"kopf.testing.{name}() is for sync tests: it makes its event loops.")
 
@@ -269,7 +282,10 @@ class Run:
             async with timeouts.timeout(self.setup.limit):
                 self.sandbox.listen(self.hear)
                 await self.open()
-                await scenario(self._api.client)
+                scene: object = scenario(self._api.client)
+                if not isinstance(scene, Awaitable):
+                    raise TypeError("The scenario must be an async function.")
+                await scene
                 await self.wait_rest()
                 await self.close()
                 for system in self.setup.external:

@@ -115,10 +115,11 @@ def walk(
     :raises WalkError: if any sequence ends differently. The sequence is as short as possible.
     :raises ValueError: if there is no such resource, or if its schema says nothing about the spec.
     :raises ImportError: if hypothesis is not installed.
+    :raises TypeError: if a string is given instead of a collection.
     :raises RuntimeError: in async tests, because each run has its own event loop.
     """
     __tracebackhide__ = True
-    runs.check_sync('walk')
+    runs.check_call('walk', load=load, ignore=ignore, expected=expected)
     setup = runs.Setup(
         sources, options, load=load, ignore=ignore, rest=rest, limit=limit,
         real_limit=real_limit)

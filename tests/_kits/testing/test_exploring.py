@@ -204,6 +204,19 @@ def test_unknown_faults_are_errors(options):
         testing.explore(scenario, registry=None, **options)
 
 
+@pytest.mark.parametrize('options', [
+    {'load': 'crd.yaml'}, {'strikes': 'crash'}, {'ignore': 'status.x'},
+    {'external': testing.FakeCloud()}])
+def test_single_things_instead_of_collections_are_errors(options):
+    with pytest.raises(TypeError, match=f"{next(iter(options))}= must be a collection"):
+        testing.explore(scenario, registry=None, **options)
+
+
+def test_a_scenario_is_async(crd, script):
+    with pytest.raises(AssertionError, match="The scenario must be an async function."):
+        testing.explore(lambda client: None, script(RIGHT), load=[crd])
+
+
 VALIDATING = '''
 import asyncio
 import kopf
