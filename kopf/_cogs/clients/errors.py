@@ -158,10 +158,12 @@ _CLASSES: Mapping[int, type[APIError]] = {
 }
 
 
-_OVERSIZE_MESSAGES = ('etcdserver: request is too large', 'trying to send message larger than max')
-"""
-The messages of HTTP 500 if an object is small enough for the API server but too large for etcd.
-"""
+_REAL_STATUSES = {
+    'etcdserver: request is too large': 413,  # it is small enough for the API server itself
+    'trying to send message larger than max': 413,
+    'failed to create typed patch object': 400,  # the types of its fields are wrong
+}
+"""What the messages of HTTP 500 mean if the request can never succeed."""
 
 
 def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> APIError:
@@ -189,9 +191,8 @@ def make_status_error(
     message = payload.get('message')
     if status == 0 and payload.get('reason') in ('Expired', 'Gone'):
         status = 410
-    if status == 500 and isinstance(message, str) and any(
-            text in message for text in _OVERSIZE_MESSAGES):
-        status = 413
+    if status == 500 and isinstance(message, str):
+        status = next((real for text, real in _REAL_STATUSES.items() if text in message), 500)
     cls = _CLASSES.get(status)
     if cls is None:
         cls = (APIServerError if 500 <= status < 600 else

@@ -111,6 +111,14 @@ def test_objects_too_large_for_the_database_are_too_large_also_if_the_api_calls_
     assert error.code == 500
 
 
+def test_applied_fields_of_wrong_types_are_bad_requests_though_the_api_calls_them_its_own_error():
+    error = errors.make_status_error({
+        'code': 500, 'message': "failed to create typed patch object (default/a; /v1, "
+                                "Kind=ConfigMap): .data.a: expected string, got …"}, status=500)
+    assert isinstance(error, errors.APIBadRequestError)
+    assert (error.status, error.code) == (400, 500)
+
+
 @pytest.mark.parametrize('depth', [900, 10_000])
 def test_answers_nested_too_deeply_are_errors_without_details(depth):
     error = errors.make_error(404, b'{"kind":"Status","details":%s1%s}' % (
