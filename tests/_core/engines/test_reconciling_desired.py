@@ -279,6 +279,8 @@ def test_objects_of_pykube_are_manifests():
     ([1], "Neither a manifest nor an iterable of manifests: 1"),
     ({}, "A manifest needs apiVersion and kind: {}"),
     ({'kind': 'ConfigMap'}, "A manifest needs apiVersion and kind: {'kind': 'ConfigMap'}"),
+    ({'kind': 'Secret', 'stringData': {'key': 'secret'}},
+     "A manifest needs apiVersion and kind: {'kind': 'Secret', 'stringData': '…'}"),
     ({'kind': 1, 'apiVersion': 'v1'}, "A manifest needs apiVersion and kind:"),
     ({'kind': 'Pod', 'apiVersion': 'v1'}, "Pod of v1 is not among the owned kinds in the cluster"),
     (configmap('a', metadata='text'), "The metadata of ConfigMap must be a mapping"),

@@ -164,7 +164,10 @@ def _prepare(item: object, heritage: _Heritage) -> Desired:
     manifest, generated = read(item)
     api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
     if not isinstance(api_version, str) or not isinstance(kind, str):
-        raise ManifestError(f"A manifest needs apiVersion and kind: {str(item)[:100]}")
+        shown = {  # the rest can be secret
+            key: value if key in ('apiVersion', 'kind', 'metadata') else '…'
+            for key, value in manifest.items()}
+        raise ManifestError(f"A manifest needs apiVersion and kind: {str(shown)[:100]}")
     group, _, version = api_version.rpartition('/')
     found = heritage.kinds.get((group, kind))
     if found is None:
