@@ -191,7 +191,7 @@ def _read_field(
         raise DeclarationError(
             f"{place} can be None, but has no default. Write '= None' if it is optional, or "
             f"kopf.Nullable[…] if null is a value of its own.")
-    if default is None and not optional:
+    if default is None and not optional and shape.kind is not Kind.ANY:
         raise DeclarationError(f"{place} is None by default, but its type says otherwise. "
                                f"Write '… | None = None'.")
     described = [text for marker in markers for text in [getattr(marker, 'description', None) or
@@ -228,6 +228,8 @@ def _unwrap(annotation: Any, markers: list[Any]) -> tuple[Any, list[Any], bool]:
             annotation = functools.reduce(lambda a, b: a | b, args)
         elif type(annotation).__name__ == 'TypeAliasType':  # Python 3.12
             annotation = annotation.__value__
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
         else:
             return annotation, markers, optional
 
@@ -335,7 +337,7 @@ def _read_map(
         args: tuple[Any, ...], markers: list[Any], path: str, outer: tuple[Any, ...],
 ) -> Shape:
     key, value = args or (str, Any)
-    if key is not str:
+    if _unwrap(key, [])[0] is not str:
         raise DeclarationError(f"{path} has keys of the type {key!r}. All keys of the API are "
                                f"strings: write dict[str, …].")
     if value is Any:

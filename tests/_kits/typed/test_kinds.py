@@ -1,7 +1,7 @@
 import dataclasses
 import os
 import pathlib
-from typing import Annotated, Any
+from typing import Annotated, Any, NewType
 
 import annotated_types as at
 import kubernetes
@@ -207,6 +207,27 @@ def test_wrong_defaults_are_errors(annotation, default, message):
         'XSpec', [('x', annotation, dataclasses.field(default=default))])
     with pytest.raises(kopf.DeclarationError, match=message):
         define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+
+TenantName = NewType('TenantName', str)
+
+
+def test_new_types_are_what_they_are_made_of():
+    spec = dataclasses.make_dataclass('XSpec', [
+        ('tenant', TenantName), ('quotas', dict[TenantName, Annotated[int, at.Ge(1)]])])
+    definition = define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+    schema = get_version(definition)['schema']['openAPIV3Schema']['properties']['spec']
+    assert schema['properties'] == {
+        'tenant': {'type': 'string'},
+        'quotas': {'type': 'object', 'additionalProperties': {'type': 'integer', 'minimum': 1}}}
+
+
+def test_any_value_can_be_absent():
+    spec = dataclasses.make_dataclass('XSpec', [('x', Any, dataclasses.field(default=None))])
+    definition = define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+    schema = get_version(definition)['schema']['openAPIV3Schema']['properties']['spec']
+    assert schema == {
+        'type': 'object', 'properties': {'x': {'x-kubernetes-preserve-unknown-fields': True}}}
 
 
 def test_fields_of_dataclasses_are_no_defaults_of_other_classes():
