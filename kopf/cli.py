@@ -52,6 +52,13 @@ OMITTED = {'--leader-elect': LEASE, '--upstream': '', '--shadow': ''}
 SHARDS = 32
 """How many shards there are with ``--processes``."""
 
+COLLECTION_THRESHOLD = 10_000
+"""
+After how many new containers the garbage is collected. With Python's 700, this took 8% of the CPU.
+
+Kopf makes almost no reference cycles: neither for handlers that succeed, nor for those that fail.
+"""
+
 UNITS = {'s': 1, 'm': 60, 'h': 3600}
 EFFECTS = ('deletions', 'restarts')
 """What ``kopf plan --fail-on`` can be about."""
@@ -451,6 +458,8 @@ def run(
         place = sandboxing['place'] = click.get_current_context().with_resource(
             redirecting.reserve())
         expecting = redirecting.expect(place)
+    if __controls.stop_flag is None:
+        gc.set_threshold(COLLECTION_THRESHOLD)  # before the files, which can set another one
     loaded = _load(__controls.registry, paths, modules, expecting)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)

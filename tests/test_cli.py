@@ -1,5 +1,6 @@
 import asyncio
 import email.message
+import gc
 import os
 import pathlib
 import re
@@ -66,7 +67,10 @@ def run(invoke, monkeypatch):
         result = invoke('run', *args, **kwargs)
         assert result.exit_code == 0, result.output
         return captured
-    return run
+
+    threshold = gc.get_threshold()
+    yield run
+    gc.set_threshold(*threshold)
 
 
 @pytest.fixture()
@@ -85,6 +89,13 @@ def execute(*args, **env):
         [sys.executable, '-m', 'kopf', *args],
         env={**os.environ, **env}, capture_output=True, text=True, timeout=30)
     return process.returncode, process.stdout, process.stderr
+
+
+def test_files_can_set_another_threshold_of_the_garbage_collection(script):
+    code, _, stderr = execute(
+        'run', script("import gc\nraise ValueError(f'It is {gc.get_threshold()[0]}.')"))
+    assert code == 1
+    assert f'It is {cli.COLLECTION_THRESHOLD}.' in stderr
 
 
 @pytest.mark.parametrize('command', COMMANDS)
