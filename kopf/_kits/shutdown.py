@@ -38,6 +38,9 @@ How long (seconds) after the first signal another Ctrl+C counts as a second one.
 Tools that run operators often forward the Ctrl+C that the terminal has sent to the operator, too.
 """
 
+EXIT_PATIENCE = 0.5
+"""How long (seconds) each thread of a command has to end when the process exits."""
+
 INTERRUPTED = 130
 """The exit code after a second Ctrl+C, as of all programs that Ctrl+C kills."""
 
@@ -239,14 +242,19 @@ def exit_regardless(code: int, known: Collection[threading.Thread]) -> None:
 
     Otherwise, Python would wait for them forever.
     """
+    fresh = [each for each in threading.enumerate() if not (each.daemon or each in known)]
+
     def leave() -> None:
         while not is_interpreter_exiting():
             time.sleep(0.1)
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(code)
+        for thread in fresh:
+            thread.join(EXIT_PATIENCE)  # those of idle pools end now
+        if any(thread.is_alive() for thread in fresh):
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(code)
 
-    if any(not thread.daemon for thread in threading.enumerate() if thread not in known):
+    if fresh:
         threading.Thread(target=leave, name='leaving', daemon=True).start()
 
 
