@@ -183,16 +183,17 @@ def load(
     """
     Collect the handlers of files and modules.
 
-    Modules are imported once per process, into the default registry, and their handlers are copied
-    from there. So are files that the test has imported as modules, unless ``is_fresh``. Other files
-    are executed again for each registry.
+    Modules are imported once per process, and their handlers are copied. So are those of files that
+    the test has imported as modules, unless ``is_fresh``. Other files are executed again for each
+    registry.
     """
     registry = registry if registry is not None else registries.OperatorRegistry()
     for source in sources:
         if isinstance(source, types.ModuleType):
             scripts.copy_handlers(source.__name__, registry)
         elif isinstance(source, str) and not source.endswith('.py') and os.sep not in source:
-            loaders.preload(paths=[], modules=[source])
+            with scripts.load_into(registry):
+                loaders.preload(paths=[], modules=[source])
             scripts.copy_handlers(source, registry)
         elif not is_fresh and (imported := scripts.find_imported(source)) is not None:
             scripts.copy_handlers(imported, registry)
