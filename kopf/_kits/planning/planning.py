@@ -15,7 +15,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
 from kopf._core.intents import registries
 from kopf._kits import commanding, redirecting
-from kopf._kits.planning import dryruns, plans
+from kopf._kits.planning import dryruns, imports, plans
 from kopf._kits.planning import stages as _stages
 from kopf._kits.sandbox import selecting
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES
@@ -88,11 +88,12 @@ def plan(
     now = datetime.datetime.now(datetime.UTC)
 
     def load(
-            sources: Sequence[runs.Source],
+            sources: Sequence[runs.Source], others: Sequence[runs.Source],
     ) -> _Version:
         place = stack.enter_context(redirecting.reserve(path))
-        with redirecting.expect(place):
-            return _Version(*_load(sources), place)
+        own = imports.Imports(*map(imports.find_folders, (sources, others)))
+        with redirecting.expect(place), own.active():
+            return _Version(*_load(sources), place, own)
 
     def rehearse(version: _Version, upstream: Upstream) -> dryruns.DryRun:
         setup = runs.Setup(
@@ -103,14 +104,15 @@ def plan(
             selector=selector, allowed=allow, rules=rules)
         if unseen := run.guard.describe_unseen():
             raise PlanError(unseen)
-        with redirecting.redirect(path):
+        with redirecting.redirect(path), version.imports.active():
             run.go()
         return run
 
     with contextlib.ExitStack() as stack:
         path = pathlib.Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix='kopf-plan-')), 'kubeconfig')
-        new, *others = [load(each) for each in (sources, against) if each]
+        new = load(sources, against)
+        others = [load(against, sources)] if against else []
         if origin is None and context is None:
             origin = asyncio.run(_log_in(new.registry))
         upstream = Upstream(origin, context=context, follow=False, selectors=[
@@ -136,6 +138,7 @@ class _Version:
     registry: registries.OperatorRegistry
     definitions: Sequence[Mapping[str, Any]]
     place: redirecting.Place
+    imports: imports.Imports
 
 
 def _load(
