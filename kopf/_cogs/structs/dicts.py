@@ -174,8 +174,9 @@ class MappingView(Mapping[str, Any]):
         lost the key meanwhile, as live bodies can for threads, the value is as it was.
         """
         own = getattr(self._source, '_own', None)
-        if own is not None and self._path:
-            own(self._path[0])
+        if own is None or not self._path:
+            return value
+        own(self._path[0])
         return self._resolve().get(key, value)
 
     def __repr__(self) -> str:

@@ -95,8 +95,8 @@ def set_condition(
     condition = {'type': type, 'status': status, 'lastTransitionTime': now,
                  'reason': reason, 'message': message}
     for index, old in enumerate(conditions):
-        if old['type'] == type:
-            if old['status'] == status:
+        if old.get('type') == type:
+            if old.get('status') == status:
                 condition['lastTransitionTime'] = old.get('lastTransitionTime', now)
             conditions[index] = condition
             return
