@@ -118,7 +118,9 @@ class External(driving.Declaration):
             before += [leader for leader in known[id] if leader not in before]
         if self.id in before:
             return f"The external {self.id!r} comes after itself, by after= of {', '.join(before)}."
-        needed = ['observe', 'create', *([] if self.abilities.orphans else ['delete'])]
+        can = self.abilities
+        needed = ['observe', 'create', *(
+            [] if can.orphans and not can.replaces else ['delete'])]
         missing = [f'@{self.id}.{verb}' for verb in needed if verb not in self.calls]
         return (f"The external {self.id!r} needs these functions, too: {', '.join(missing)}."
                 ) if missing else None

@@ -70,6 +70,8 @@ class Declaration:
 @dataclasses.dataclass(eq=False, slots=True, weakref_slot=True)
 class Notes(gates.Caller):
     """What this process knows of one thing; the next one does not, and need not."""
+    record: records.Record | None = None
+    """The last record that was on the object: others can remove it, e.g. ``kubectl replace``."""
     digest: str | None = None
     """The digest of what is desired."""
     checked: str | None = None
@@ -241,7 +243,8 @@ class Journey:
         self.clock = run.context.clock
         self.logger = run.cause.logger
         self.record = records.Record()
-        """What is on the object."""
+        """What is on the object, or was until others have removed it."""
+        self.is_lost = False
         self.is_deleting = False
         self.found: Any = UNSEEN
         self.desired: Any = None
@@ -299,8 +302,12 @@ class Journey:
 
     def _read(self) -> None:
         """Read the record, after the start and after each write."""
+        raw, notes = self.run.raw, self.notes
         try:
-            self.record = records.read(self.run.raw or {}, self.external.id) or records.Record()
+            record = None if raw is None else records.read(raw, self.external.id)
+            self.is_lost = record is None and notes.record is not None
+            notes.record = notes.record if record is None else record
+            self.record = records.Record() if raw is None else notes.record or records.Record()
         except ValueError as e:
             self._complain(str(e))
             self.run.problems.append(str(e))
@@ -321,6 +328,8 @@ class Journey:
             waits_for=self._find_obstacle(raw),
             adopt=annotations.get(records.make_name(self.external.id, records.ADOPT)),
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
+            is_lost=self.is_lost or (notes.record is not None and (
+                not finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))),
             is_armed=notes.announced == (record.token, record.attempt) and (
                 record.by == self.driver.id),
             is_refused=notes.is_refused, ended=notes.ended,
@@ -409,6 +418,7 @@ class Journey:
             not is_held and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))
         if is_left and not await self.run.write({name: None}, is_held=is_held):
             return externals.Result(due=self.clock.mono())
+        self.notes.record = None
         self.driver.leave(self.notes)
         strange = ', '.join(records.list_strange(
             raw, [other.id for other in self.run.siblings]))

@@ -64,6 +64,8 @@ class Situation:
     """Whether somebody says that there is nothing."""
 
     # What this process knows, and the next one does not.
+    is_lost: bool = False
+    """Whether the record or the finalizer was on the object, and is not any more."""
     is_armed: bool = False
     """Whether this process has announced the call of the record, and has not made it yet."""
     is_refused: bool = False
@@ -125,6 +127,8 @@ def step(s: Situation) -> Step:
         if phase is Phase.KNOWN and s.observed is UNSEEN and s.is_due:
             return Call('observe', record.key)
         return PAUSED
+    if s.is_lost and not s.is_deleting:
+        return Write(record, "somebody has removed it")
     if s.is_deleting and (s.can.orphans or (phase is Phase.WANTED and not record.keys)):
         return Release()
     waiting = None if s.waits_for is None else Rest(False, 'Waiting', s.waits_for)

@@ -308,6 +308,72 @@ async def test_a_restored_object_keeps_its_thing():
     assert not cloud.living
 
 
+@pytest.mark.parametrize('removed', [
+    {'annotations': None, 'finalizers': None}, {'annotations': None}, {'finalizers': None}])
+@virtual_time
+async def test_what_others_remove_from_the_object_is_written_again(removed):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        obj = await known(api)
+        await asyncio.sleep(10)
+        await api.client.patch('things', 'a', {'metadata': removed})
+        await asyncio.sleep(10)
+        newest = await api.client.get('things', 'a')
+        assert get_record(newest) == get_record(obj)
+        assert newest['metadata']['finalizers'] == [FINALIZER]
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a')
+    assert not cloud.living
+    assert [call.verb for call in cloud.calls].count('create') == 1
+
+
+@virtual_time
+async def test_a_key_is_not_lost_if_the_record_is_removed_meanwhile():
+    cloud, registry = Cloud(latency=10), make_registry()
+    declare(cloud, registry=registry, finds=False)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await api.client.wait('things', 'a', get_record)
+        await api.client.patch('things', 'a', {'metadata': {'annotations': None}})
+        await asyncio.sleep(20)
+        obj = await known(api)
+    assert [thing.key for thing in cloud.living] == [get_record(obj)['key']]
+
+
+@virtual_time
+async def test_a_thing_is_deleted_though_others_have_removed_the_finalizer_in_the_deletion():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, consistency=0)
+    async with running(registry) as api:
+        await api.client.create(
+            'things', 'a', spec={'plan': 'small'}, metadata={'finalizers': ['others/one']})
+        await known(api)
+        cloud.is_down = True
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(10)
+        await api.client.patch('things', 'a', {'metadata': {'finalizers': ['others/one']}})
+        cloud.is_down = False
+        await api.client.wait('things', 'a', lambda obj: get_record(obj) is None)
+        assert not cloud.living
+
+
+@pytest.mark.parametrize('kind', ['configmaps', 'secrets'])
+@virtual_time
+async def test_a_status_that_is_not_stored_is_written_only_when_it_is_new(kind, caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, kind=kind, interval=10)
+    external.desired(lambda **_: {'plan': 'small'})
+    async with testing.open_api('sandbox') as api, api.operator(registry=registry):
+        await api.client.create(kind, 'a')
+        await asyncio.sleep(1000)
+        await api.client.delete(kind, 'a')
+        await api.client.wait_gone(kind, 'a')
+    assert len(cloud.calls) > 50 and not cloud.living
+    assert caplog.text.count('not stored: status') < 3
+
+
 @pytest.mark.parametrize('key', [None, 'gone'])
 @virtual_time
 async def test_an_object_that_is_restored_from_its_deletion_gets_a_thing(key):
@@ -675,6 +741,17 @@ def test_missing_functions_are_a_fault():
     kopf.external('things', id='account', registry=registry)
     with pytest.raises(LookupError, match='@account.observe, @account.create, @account.delete'):
         registry.verify()
+
+
+def test_what_is_replaced_must_be_deleted_though_orphans_are_left():
+    registry = kopf.OperatorRegistry()
+    made = kopf.external('things', id='account', registry=registry, deletion='orphan', replace=True)
+    made.observe(lambda **_: None)
+    made.create(lambda **_: 'key')
+    with pytest.raises(LookupError, match='@account.delete'):
+        registry.verify()
+    made.delete(lambda **_: None)
+    registry.verify()
 
 
 def test_externals_of_the_same_objects_have_different_ids():

@@ -42,7 +42,8 @@ SITUATIONS = st.builds(
         immutable=st.sampled_from([(), (('a',),)])),
     digest=st.sampled_from(['d1', 'd2']), is_deleting=st.booleans(), is_paused=st.booleans(),
     waits_for=st.sampled_from([None, 'other']), adopt=st.none() | KEYS, is_retry=st.booleans(),
-    is_armed=st.booleans(), is_refused=st.booleans(), ended=st.none() | TIMES,
+    is_lost=st.booleans(), is_armed=st.booleans(), is_refused=st.booleans(),
+    ended=st.none() | TIMES,
     found=st.just(UNSEEN) | st.none() | KEYS, observed=st.just(UNSEEN) | STATES,
     is_due=st.booleans(), is_erased=st.booleans(), updated=st.sampled_from([None, 'd1', 'd2']))
 

@@ -97,6 +97,9 @@ class Run:
         """
         if self.raw is None:
             return False
+        is_held = is_held and (  # none can be added in a deletion
+            not finalizers.is_deleting(self.raw)
+            or finalizers.is_present(self.raw, hub.EXTERNAL_FINALIZER))
         newest, is_written = await self.exchange(
             self.raw, self.target, hub.EXTERNAL_FINALIZER, annotations, is_added=is_held)
         if newest is not None:

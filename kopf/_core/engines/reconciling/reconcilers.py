@@ -45,7 +45,8 @@ class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
         '_client', '_hub', '_is_new', '_is_reported', '_notes', '_observed', '_problems',
-        '_reconciled', '_reporter', '_restorations', '_states', '_summoned', '_told', 'has_written')
+        '_reconciled', '_reporter', '_restorations', '_states', '_summoned', '_told', '_vain',
+        'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
@@ -78,6 +79,8 @@ class Reconcilers(Member):
         """What the drivers of externals remember."""
         self._summoned: tuple[ids.HandlerId, ...] = ()
         """The externals, and the handlers after them, that run again though nothing has changed."""
+        self._vain: tuple[str | None, tuple[int, ...]] = (None, ())
+        """The digests of the patches that have not changed the object, and its version then."""
         hub.join(self)
 
     @property
@@ -437,13 +440,17 @@ class Reconcilers(Member):
     async def _apply_patch(
             self, raw: bodies.RawBody, patch: patches.Patch, target: application.Target,
     ) -> bodies.RawBody | None:
-        """Apply the patch of a handler, unless the object is already so."""
-        if application.is_in_place(raw, patch):
+        """Apply the patch of a handler, unless the object is already so, or cannot be so."""
+        version, digest = raw['metadata'].get('resourceVersion'), hash(repr(dict(patch)))
+        vain = self._vain[1] if self._vain[0] == version else ()
+        if application.is_in_place(raw, patch) or (digest in vain and not patch.fns):
             return raw
         sent: list[bodies.RawBody] = []
         if patch.fns:  # they are called once for each attempt: for what is sent
             patch = patches.Patch(patch, fns=[sent.append])
         newest = await application.apply(target, raw, patch)
+        if newest is not None and newest['metadata'].get('resourceVersion') == version:
+            self._vain = version, (*vain, digest)  # e.g. the schema lacks the status
         if newest is not None and newest is not raw:
             expected: Any = sent[-1] if sent else patches.merge(raw, patch)
             self._accept(newest, has_news=_has_news(raw, newest, expected))
