@@ -326,7 +326,8 @@ class Journey:
             desired=self.desired, digest=notes.digest,
             is_deleting=self.is_deleting, is_paused=self.run.limits.is_paused(),
             waits_for=self._find_obstacle(raw),
-            adopt=annotations.get(records.make_name(self.external.id, records.ADOPT)),
+            adopt=annotations.get(
+                records.make_name(self.external.id, records.ADOPT), '').strip() or None,
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
             is_lost=self.is_lost or (notes.record is not None and (
                 not finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))),

@@ -150,7 +150,7 @@ def step(s: Situation) -> Step:
         case Phase.UNKNOWN if s.is_retry:
             return Write(dataclasses.replace(record, phase=Phase.WANTED), "somebody says so")
         case Phase.UNKNOWN:
-            return Rest(None, MAY_EXIST, f"It may exist, by the token {record.token}.")
+            return Rest(None, MAY_EXIST, f"It {record.doubt}.")
 
 
 def _announce(s: Situation) -> Step:
@@ -221,9 +221,7 @@ def _keep(s: Situation) -> Step:
     if s.observed is UNSEEN:
         return Call('observe', record.key) if s.is_due else UNOBSERVED if is_new else SYNCED
     if s.observed is None:
-        return _settle(s) or (
-            Write(Record(adopted=record.adopted), "it is gone, though it is wanted")
-            if can.corrects else MISSING)
+        return _settle(s) or _miss(s)
     found = compare(s.observed, s.desired)
     if not found or s.updated == s.digest:
         if is_new:
@@ -240,6 +238,16 @@ def _keep(s: Situation) -> Step:
     if not can.updates or not (can.corrects or is_new):
         return Rest(False, 'Drifted', f"This differs: {names}.")
     return Call('update', record.key, found)
+
+
+def _miss(s: Situation) -> Step:
+    """Create another thing instead of one that is gone, unless people can be wrong about it."""
+    record = s.record
+    if record.synced is None and record.key == record.adopted:  # e.g. the key was misspelt
+        return Write(dataclasses.replace(
+            record, phase=Phase.UNKNOWN, key=None), "what was adopted is not there")
+    return Write(Record(adopted=record.adopted), "it is gone, though it is wanted") if (
+        s.can.corrects) else MISSING
 
 
 def name_fields(found: diffs.Diff) -> str:

@@ -43,8 +43,8 @@ TEXTS = {
     Phase.WANTED: "it is not created yet",
     Phase.CREATING: "a call to create it was announced with the token {record.token}, attempt "
                     "{record.attempt}, and its result is not known",
-    Phase.UNKNOWN: "it may exist by the token {record.token}: look, and use `kopf external adopt` "
-                   "or `kopf external retry`",
+    Phase.UNKNOWN: "it {record.doubt}: look, and use `kopf external adopt` or `kopf external "
+                   "retry`",
     Phase.KNOWN: "it exists by the key {record.key}",
     Phase.DELETING: "it is being deleted: {keys}",
 }
@@ -81,6 +81,12 @@ class Record:
     def subject(self) -> Key | None:
         """The thing that is looked at first: the older ones are deleted before."""
         return self.previous[0] if self.previous else self.key
+
+    @property
+    def doubt(self) -> str:
+        """What makes people be asked, in the phase `UNKNOWN`."""
+        return f"may exist by the token {self.token}" if self.token is not None else (
+            f"was adopted by the key {self.adopted}, which the system does not have")
 
     def drop(self, key: Key) -> 'Record':
         """Forget a thing that is gone."""
@@ -146,6 +152,8 @@ def find_contradiction(raw: Mapping[str, Any], id: str, key: str | None) -> str 
         record = read(raw, id)
     except ValueError as e:
         return str(e)
+    if key is not None and not key.strip():
+        return "The key is empty"
     if key is None and record is None:
         return f"There is no record of {id!r}"
     if record is not None and (

@@ -157,10 +157,10 @@ class FakeCloud(externals.System):
         await self._call('DELETE', kind, key)
 
     async def _call(
-            self, method: str, *parts: str, query: Mapping[str, str] | None = None,
+            self, method: str, *parts: object, query: Mapping[str, str] | None = None,
             body: Mapping[str, Any] | None = None, token: str | None = None, absent: int = 0,
     ) -> Any:
-        url = yarl.URL('/').joinpath(*parts).with_query(query)
+        url = yarl.URL('/').joinpath(*map(str, parts)).with_query(query)
         result = await self.perform(Call(
             method, str(url), {} if token is None else {externals.TOKEN: token},
             b'' if body is None else json.dumps(body).encode()))

@@ -43,7 +43,7 @@ FAULTS = {
           "previous=record.keys", "previous=()", ONE): 1,
     Fault('the observation is of another thing', '_kits.external.driving:Journey._look',
           "if notes.observed_key == record.subject else UNSEEN", "if True else UNSEEN", ONE): 121,
-    Fault('the next thing has the same token', '_kits.external.machine:_keep',
+    Fault('the next thing has the same token', '_kits.external.machine:_miss',
           "Record(adopted=record.adopted), \"it is gone",
           "dataclasses.replace(record, phase=Phase.WANTED, key=None), \"it is gone", SETTLED): 40,
     Fault('nothing holds the object', '_kits.external.driving:Journey._store',

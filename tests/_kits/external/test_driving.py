@@ -265,6 +265,36 @@ async def test_an_existing_thing_is_adopted_by_an_annotation_once():
     assert len(cloud.living) == 1
 
 
+@virtual_time
+async def test_people_are_asked_again_if_there_is_nothing_of_what_they_have_named(caplog):
+    """Otherwise, a misspelt key makes a second thing."""
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    cloud.things['theirs'] = Thing('theirs', None, {'plan': 'small'}, 0.0)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'}, metadata={
+            'annotations': {f'{RECORD}.adopt': 'there'}})
+        await asyncio.sleep(100)
+        record = get_record(await api.client.get('things', 'a'))
+        assert (record['phase'], record.get('key')) == ('unknown', None)
+        assert "It was adopted by the key there, which the system does not have." in caplog.text
+        await api.client.patch('things', 'a', {'metadata': {'annotations': {
+            f'{RECORD}.adopt': 'theirs'}}})
+        assert get_record(await known(api))['key'] == 'theirs'
+    assert len(cloud.things) == 1
+
+
+@virtual_time
+async def test_an_empty_key_is_no_answer():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'}, metadata={
+            'annotations': {f'{RECORD}.adopt': ' '}})
+        assert get_record(await known(api))['key'] == cloud.living[0].key
+    assert cloud.calls[0].verb == 'create'
+
+
 def copy(obj, **metadata):
     """The object as people get it with ``kubectl get -o yaml``, and edit and apply it."""
     kept = {key: obj['metadata'][key]

@@ -16,11 +16,12 @@ async def call(method, path, **options):
                 session.request(method, path, **options) as response):
         return await response.json()
 
-async def keep(account):
+async def keep(account, meta):
     data = {'password': account['password']}
     manifest = {'apiVersion': 'v1', 'kind': 'Secret', 'stringData': data}
-    kopf.adopt(manifest, strict=True)
-    await kopf.apply(manifest)
+    if 'deletionTimestamp' not in meta:
+        kopf.adopt(manifest, strict=True)
+        await kopf.apply(manifest)
     return account['id']
 
 @billing.desired
@@ -33,15 +34,15 @@ async def observe(key, **_):
     return found['items'][0] if found['items'] else None
 
 @billing.find
-async def find(token, **_):
+async def find(token, meta, **_):
     found = (await call('GET', '/accounts', params={'reference': token}))['items']
     return await keep(await call(
-        'PATCH', f"/accounts/{found[0]['id']}", json={'password': 'p'})) if found else None
+        'PATCH', f"/accounts/{found[0]['id']}", json={'password': 'p'}), meta) if found else None
 
 @billing.create
-async def create(token, **_):
+async def create(token, meta, **_):
     return await keep(await call(
-        'POST', '/accounts', json={'reference': token, 'password': 'p'}))
+        'POST', '/accounts', json={'reference': token, 'password': 'p'}), meta)
 
 @billing.delete
 async def delete(**_):

@@ -25,6 +25,9 @@ def explain(record, **meta):
      "a call to create it was announced with the token t, attempt 2, and its result is not known"),
     (Record(phase=Phase.UNKNOWN, token='t'),
      "it may exist by the token t: look, and use `kopf external adopt` or `kopf external retry`"),
+    (Record(phase=Phase.UNKNOWN, adopted='k'),
+     "it was adopted by the key k, which the system does not have: look, and use `kopf external "
+     "adopt` or `kopf external retry`"),
     (Record(phase=Phase.KNOWN, key='k'), "it exists by the key k"),
     (Record(phase=Phase.KNOWN, key='k', previous=('p',)),
      "it exists by the key k; to be deleted: p"),
@@ -44,6 +47,7 @@ KNOWN = Record(phase=Phase.KNOWN, token='t', key=5)
     (None, None, "There is no record of 'account'"),
     (UNKNOWN, 'k', None),
     (UNKNOWN, None, None),
+    (UNKNOWN, '', "The key is empty"),
     (KNOWN, '5', None),
     (KNOWN, 'k', "This cannot be, as it exists by the key 5"),
     (KNOWN, None, "This cannot be, as it exists by the key 5"),
