@@ -256,6 +256,8 @@ def external(
     for name, seconds in (('consistency', consistency), ('timeout', timeout)):
         if not sections.is_number(seconds) or not 0 <= seconds < math.inf:
             raise ValueError(f"{name}= must be a finite number of seconds, not {seconds!r}.")
+    if not timeout:  # for HTTP clients, it is none
+        raise ValueError("timeout= must not be 0: lost calls could never be told from slow ones.")
     if longest < pause:
         raise ValueError(f"max_interval= must not be less than interval=, which is {interval!r}.")
     if limit is not None and not isinstance(limit, gates.Rate):

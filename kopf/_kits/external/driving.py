@@ -28,7 +28,7 @@ SPREAD = 0.1
 """By which part the intervals vary, so that objects are not observed all at once."""
 
 FLOOR = 1.0
-"""How much time (seconds) is between two observations of an object, whatever happens."""
+"""How much time (seconds) is between two observations of an object, or attempts at least."""
 
 KEY_PAUSES = (0.1, 0.2, 0.4, 0.8)
 """
@@ -578,7 +578,7 @@ class Journey:
         notes, external = self.notes, self.external
         known, notes.seen = notes.seen, hash(repr((observed, notes.digest)))
         notes.pace = external.interval if notes.seen != known else (
-            min(notes.pace * 2, external.max_interval))
+            min(max(notes.pace, FLOOR) * 2, external.max_interval))
         return notes.pace
 
     def _fail(self, outcome: progression.Outcome, reason: str = 'Failed') -> _Stop:
@@ -592,6 +592,7 @@ class Journey:
             return _Stop(externals.Result(due=due, outcome=outcome))
         delay = outcome.delay if outcome.delay is not None else execution.get_backoff(
             self.external.calls['observe'], self.run.context.settings, self.run.state.retries)
+        delay = max(delay, FLOOR)
         return _Stop(externals.Result(due=now + delay, outcome=outcome._replace(
             final=False, delay=delay)))
 

@@ -15,7 +15,7 @@ UNSENT = frozenset({
     'builtins.ConnectionRefusedError', 'aiohttp.ClientConnectorError',
     'aiohttp.ConnectionTimeoutError', 'httpx.ConnectError', 'httpx.ConnectTimeout',
     'httpx.PoolTimeout', 'requests.ConnectTimeout', 'urllib3.NewConnectionError',
-    'urllib3.ConnectTimeoutError'})
+    'urllib3.ConnectTimeoutError', 'socket.gaierror', 'ssl.SSLCertVerificationError'})
 """The errors before anything is sent. Botocore repeats calls by itself, so its ones say nothing."""
 
 CONNECTIONS = frozenset({

@@ -833,6 +833,11 @@ def test_wrong_times_are_refused(name, value):
         kopf.external('things', id='a', registry=kopf.OperatorRegistry(), **{name: value})
 
 
+def test_a_call_has_some_time():
+    with pytest.raises(ValueError, match='timeout= must not be 0'):
+        kopf.external('things', id='a', registry=kopf.OperatorRegistry(), timeout=0)
+
+
 @pytest.mark.parametrize('name', ['consistency', 'timeout'])
 def test_times_within_which_something_is_certain_are_finite(name):
     with pytest.raises(ValueError, match=f'{name}= must be a finite'):
@@ -899,6 +904,23 @@ async def test_errors_of_the_functions_are_logged_once_and_tried_again(caplog):
         assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
         await api.client.patch('things', 'a', {'spec': {'plan': 'small'}})
         await known(api)
+
+
+@pytest.mark.parametrize('error', [kopf.RetryAfter(0), kopf.TemporaryError("x", delay=-1)])
+@virtual_time
+async def test_attempts_without_a_delay_have_one(error):
+    cloud, registry, attempts = Cloud(), make_registry(), []
+    external = declare(cloud, registry=registry)
+
+    @external.create
+    def create(**_):
+        attempts.append(cloud.now)
+        raise error
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        await asyncio.sleep(100)
+    assert len(attempts) < 101
 
 
 @virtual_time
@@ -1327,6 +1349,16 @@ async def test_things_are_observed_more_seldom_while_nothing_changes():
         await asyncio.sleep(50)
         assert cloud.living[0].content['plan'] == 'large'
         await check_slowing(2500)
+
+
+@virtual_time
+async def test_things_are_observed_more_seldom_from_the_shortest_interval_on():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, interval=0, max_interval=100)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await asyncio.sleep(1000)
+    assert len(cloud.calls) < 25
 
 
 @pytest.mark.parametrize('interval', [None, 101.0])

@@ -3,6 +3,7 @@ What the errors of HTTP libraries mean, by what they look like.
 """
 import datetime
 import socket
+import ssl
 import urllib.error
 
 import aiohttp
@@ -58,6 +59,8 @@ def make_botocore(status, code='X', **headers):
     (ConnectionRefusedError(), Failure(True, True)),
     (urllib.error.URLError(ConnectionRefusedError()), Failure(True, True)),
     (urllib.error.URLError(TimeoutError()), Failure(True)),
+    (urllib.error.URLError(socket.gaierror()), Failure(True, True)),
+    (urllib.error.URLError(ssl.SSLCertVerificationError()), Failure(True, True)),
     (urllib.error.URLError("unknown url type"), Failure(True)),
     (ConnectionResetError(), Failure(True)),
     (TimeoutError(), Failure(True)),
