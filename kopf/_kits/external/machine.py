@@ -132,6 +132,7 @@ def step(s: Situation) -> Step:
     if s.is_deleting and (s.can.orphans or (phase is Phase.WANTED and not record.keys)):
         return Release()
     waiting = None if s.waits_for is None else Rest(False, 'Waiting', s.waits_for)
+    is_named = s.adopt is not None and s.adopt != record.adopted
     match phase:
         case Phase.CREATING:
             return _resolve(s)
@@ -140,11 +141,15 @@ def step(s: Situation) -> Step:
         case Phase.WANTED | Phase.KNOWN if s.is_deleting:
             return waiting or Write(
                 dataclasses.replace(record, phase=Phase.DELETING), "it is to be deleted")
+        case Phase.KNOWN if is_named and s.adopt == str(record.key):  # it is of no later thing
+            return Write(dataclasses.replace(record, adopted=s.adopt), "somebody has confirmed it")
         case Phase.KNOWN:
             return _erase(s) if record.previous else _keep(s)
-        case _ if s.adopt is not None and s.adopt != record.adopted:
+        case _ if s.adopt is not None and is_named:
             return Write(dataclasses.replace(
-                know(record, s.adopt, s.now), adopted=s.adopt), "somebody has named it")
+                know(record, s.adopt, s.now), adopted=s.adopt,
+                previous=tuple(key for key in record.previous if str(key) != s.adopt),
+            ), "somebody has named it")
         case Phase.WANTED:
             return waiting or _announce(s)
         case Phase.UNKNOWN if s.is_retry:

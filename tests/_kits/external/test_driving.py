@@ -535,6 +535,27 @@ async def test_a_thing_is_replaced_if_it_cannot_be_changed():
     assert verbs.index('delete') > len(verbs) - 1 - verbs[::-1].index('create')
 
 
+@pytest.mark.parametrize('is_late', [False, True])
+@virtual_time
+async def test_a_replaced_thing_is_not_the_new_one_though_people_have_confirmed_it(is_late):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, immutable=['plan'], replace=True, consistency=0,
+            finds=not is_late)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        key = get_record(await known(api))['key']
+        cloud.faults.extend([None, 'before'] if is_late else ())  # of an observation, a creation
+        for change in [{'spec': {'plan': 'large'}}, {
+                'metadata': {'annotations': {f'{RECORD}.adopt': key}}}][::1 if is_late else -1]:
+            await api.client.patch('things', 'a', change)
+            await asyncio.sleep(10)
+        await asyncio.sleep(1000)
+        thing, = cloud.living
+        record = get_record(await known(api))
+        assert (record['key'], thing.content) == (thing.key, {'plan': 'large'})
+    assert all(call.key is not None for call in cloud.calls if call.verb == 'get')
+
+
 @virtual_time
 async def test_paused_objects_are_only_observed():
     cloud, registry = Cloud(), make_registry()
