@@ -51,11 +51,15 @@ def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[An
     :returns: what to await, or to ask for the `result`: a `kopf.Body`, or an instance of the class;
         or None if there is no such object.
     :raises LookupError: outside of the handlers of a running operator.
+    :raises TypeError: if the name or the namespace is no string, such as that of an absent field.
 
     The request can raise what `kopf.apply` raises; also `ValueError` if there is no namespace, and
     `kopf.MisfitError` if the object does not fit the class.
     """
     applier = get_applier('get')
+    if not isinstance(name, str):
+        raise TypeError(f"kopf.get() needs the name of an object, not {name!r}.")
+    _verify_namespace(namespace)
     return applier.ask(_get(applier, kind, name, namespace or _get_namespace()), "kopf.get()")
 
 
@@ -91,10 +95,22 @@ def list_(
     :param labels: the labels that the objects must have, with their values. Default: any.
     :returns: what to await, or to ask for the `result`: the list of the objects.
     :raises LookupError: outside of the handlers of a running operator.
+    :raises TypeError: if the namespace or a value of a label is no string.
     """
     applier = get_applier('list_')
-    where = None if namespace is references.EVERYTHING else namespace or _get_namespace()
+    for label, value in (labels or {}).items():
+        if not isinstance(value, str):
+            raise TypeError(f"labels= has strings as exact values, but {label!r} is {value!r}.")
+    where = None
+    if namespace is not references.EVERYTHING:
+        _verify_namespace(namespace)
+        where = namespace or _get_namespace()
     return applier.ask(_list(applier, kind, where, labels or {}), "kopf.list_()")
+
+
+def _verify_namespace(namespace: Any) -> None:
+    if not isinstance(namespace, str | None):
+        raise TypeError(f"namespace= must be the name of one namespace, not {namespace!r}.")
 
 
 def _get_namespace() -> str | None:

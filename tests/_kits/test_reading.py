@@ -10,6 +10,7 @@ import pytest
 import kopf
 from kopf import testing
 from kopf._kits.sandbox.faults import Fault
+from tests.crds import make_crd
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -253,6 +254,44 @@ async def test_the_error_of_a_request_for_which_nobody_waits_is_logged(
     assert len(told) == (0 if is_awaited else 1)
     assert all(text.startswith("kopf.apply() in a handler of default/obj has failed, and")
                for text in told)
+
+
+@pytest.mark.parametrize('read', [
+    lambda: kopf.get('configmaps', None), lambda: kopf.get('configmaps', 5),
+    lambda: kopf.get('configmaps', 'a', namespace=kopf.EVERYTHING),
+    lambda: kopf.list_('configmaps', namespace=['default']),
+    lambda: kopf.list_('configmaps', labels={'l': 1}),
+    lambda: kopf.list_('configmaps', labels={'l': kopf.PRESENT}),
+])
+async def test_what_cannot_be_read_is_an_error_and_not_another_object(registry, read):
+    kopf.on.event('configmaps', registry=registry)(lambda **_: None)
+
+    async def fn():
+        with pytest.raises(TypeError, match='None|5|EVERYTHING|default|1|PRESENT'):
+            await read()
+        return 'refused'
+
+    async with calling(registry) as call:
+        assert await call(fn) == ('refused', 0)
+
+
+async def test_another_version_is_found_when_the_known_one_is_gone(registry):
+    crd = make_crd('MovedThing', 'movedthings')
+
+    async def fn():
+        assert await kopf.get('movedthings', 'a') is None
+        crd['spec']['versions'][0]['name'] = 'v2'
+        await call.api.client.delete('customresourcedefinitions', crd['metadata']['name'])
+        await call.api.client.load(crd)
+        await call.api.client.create({
+            'apiVersion': 'example.com/v2', 'kind': 'MovedThing', 'metadata': {'name': 'a'}})
+        with pytest.raises(testing.APIError):
+            await kopf.get('movedthings', 'a')
+        return (await kopf.get('movedthings', 'a'))['apiVersion']
+
+    async with calling(registry) as call:
+        await call.api.client.load(crd)
+        assert (await call(fn))[0] == 'example.com/v2'
 
 
 def test_outside_of_handlers_nothing_is_read():

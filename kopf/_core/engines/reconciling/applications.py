@@ -128,7 +128,15 @@ class Applier:
         kwargs = invocation.kwargs_var.get({})
         name = '/'.join(filter(None, (kwargs.get('namespace'), kwargs.get('name'))))
         what += f" in a handler of {name}" if name else ""
-        return Application(asyncio.run_coroutine_threadsafe(request, self._loop), what)
+        work = asyncio.run_coroutine_threadsafe(self._follow(request), self._loop)
+        return Application(work, what)
+
+    async def _follow(self, request: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await request
+        except errors.APINotFoundError:  # e.g. the version of the kind is not served any more
+            self._found.clear()
+            raise
 
     async def _apply(
             self, manifest: Any, *, manager: str, force: bool, permit: Callable[[], None],
