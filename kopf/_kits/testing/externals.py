@@ -166,7 +166,8 @@ class System(abc.ABC):
     async def _respond(self, http: web.BaseRequest) -> web.StreamResponse:
         is_threaded = processes.connection.get() is None
         call = Call(
-            http.method, http.raw_path, http.headers, await http.read(), is_threaded=is_threaded)
+            http.method, http.raw_path, http.headers, await http.content.read(),
+            is_threaded=is_threaded)
         try:
             result = await self.perform(call)
         except ConnectionError:

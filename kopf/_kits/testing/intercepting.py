@@ -2,6 +2,7 @@
 Interception: a stand-in for an external system, which passes the calls on to it.
 """
 import functools
+import io
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -45,7 +46,8 @@ class Interception(externals.System):
         if self._reset is not None:
             await self._reset()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar())
+            connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False)
         return await super().__aenter__()
 
     async def __aexit__(self, *args: object) -> None:
@@ -65,10 +67,14 @@ class Interception(externals.System):
             async with self._session.request(
                     call.method, yarl.URL(f'{self._target}{call.path}', encoded=True),
                     headers=headers, skip_auto_headers=['Content-Type', 'User-Agent'],
-                    data=call.body or None, allow_redirects=False) as response:
+                    data=io.BytesIO(call.body) if call.body else None,
+                    allow_redirects=False) as response:
+                answered = _select(response.headers)
+                if call.method == 'HEAD' and response.content_length is not None:
+                    answered['Content-Length'] = str(response.content_length)
                 make = functools.partial(
                     web.Response, status=response.status, body=await response.read(),
-                    headers=_select(response.headers))
+                    headers=answered)
         except aiohttp.ClientError as e:
             return web.Response(status=502, text=f'{e}')
         if call.method in externals.READS:

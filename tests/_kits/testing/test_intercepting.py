@@ -1,5 +1,7 @@
 import asyncio
 import contextlib
+import gzip
+import io
 import json
 import threading
 
@@ -14,7 +16,7 @@ from tests._kits.testing.httpclients import CLIENTS
 @contextlib.asynccontextmanager
 async def serve(handle):
     """Serve a system, with a path in its base URL; it is intercepted."""
-    app = web.Application()
+    app = web.Application(client_max_size=10_000_000)
     app.router.add_route('*', '/v1/{rest:.*}', handle)
     async with test_utils.TestServer(app) as server:
         async with testing.intercept(str(server.make_url('/v1/'))) as interception:
@@ -57,6 +59,28 @@ async def test_answers_are_passed_on_as_they_are():
             assert {key: item.value for key, item in response.cookies.items()} == {
                 'a': 'b', 'c': 'd'}
             assert await response.text() == 'ü' * 9999
+
+
+@testing.virtual_time
+async def test_answers_of_objects_that_are_stored_compressed_are_passed_on_as_they_are():
+    async def handle(request):
+        return web.Response(body=gzip.compress(b'abc'), headers={'Content-Encoding': 'gzip'})
+
+    async with serve(handle) as interception, aiohttp.ClientSession(interception.url) as session:
+        async with session.get('/') as response:
+            assert await response.read() == b'abc'
+        async with session.head('/') as response:
+            assert response.content_length == len(gzip.compress(b'abc'))
+
+
+@testing.virtual_time
+async def test_large_bodies_are_passed_on():
+    async def handle(request):
+        return web.Response(text=f'{len(await request.read())}')
+
+    async with serve(handle) as interception, aiohttp.ClientSession(interception.url) as session:
+        async with session.post('/', data=io.BytesIO(b'x' * 3_000_000)) as response:
+            assert await response.text() == '3000000'
 
 
 @testing.virtual_time
