@@ -45,6 +45,9 @@ MIN_GATES = 100
 SAFE = frozenset({'observe', 'find', 'delete', 'update'})
 """The calls that can be repeated, so that they can show whether a system is there."""
 
+STATUSES = {False: 'False', None: 'Unknown', True: 'True'}
+"""The statuses of ``Synced``, from the worst on."""
+
 UNSETTLED = (machine.MAY_EXIST, 'Searching', 'NotObserved')
 """The reasons why it is not known whether an object is as it should be."""
 
@@ -639,7 +642,8 @@ class Journey:
                 step in (machine.SYNCED, machine.UNOBSERVED)) and (
                 notes.checked, notes.observed_key) == (notes.digest, self.record.key):
             step = notes.verdict
-            self.run.is_told = notes.told == self._find_generation()
+            self.run.is_told = notes.told == self._find_generation() and (
+                self.external.id in self.run.verdicts or not self.run.handler.conditions)
         if not self.run.is_told and step is not machine.REMAINS:
             self._report(step)
         self._show()
@@ -670,10 +674,15 @@ class Journey:
         notes.verdict = step if self.record.phase is Phase.KNOWN and (
             step not in (machine.PAUSED, machine.UNOBSERVED)) else None
         if self.run.handler.conditions:
+            verdicts = self.run.verdicts
+            verdicts[self.external.id] = step
+            id, worst = min(
+                verdicts.items(), key=lambda item: list(STATUSES).index(item[1].is_synced))
+            text = f"{id}: {worst.message}" if verdicts.keys() - {id} else worst.message
             conditions.add(
                 self.run.cause.patch, observed=notes.told, type='Synced',
-                status={True: 'True', False: 'False', None: 'Unknown'}[step.is_synced],
-                reason=step.reason, message=step.message[:conditions.MAX_MESSAGE])
+                status=STATUSES[worst.is_synced], reason=worst.reason,
+                message=text[:conditions.MAX_MESSAGE] if worst.message else '')
 
     def _advise(self, message: str) -> str:
         meta: Any = self.run.cause.body.metadata

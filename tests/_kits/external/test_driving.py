@@ -963,6 +963,39 @@ async def test_what_is_told_of_a_thing_stays_until_the_next_observation():
 
 
 @virtual_time
+async def test_the_conditions_are_those_of_the_worst_of_several_things():
+    registry = make_registry()
+    for id in ('good', 'bad'):
+        external = kopf.external(
+            'things', id=id, registry=registry, deletion='orphan', consistency=0, interval=10,
+            conditions=True, labels={id: 'yes'})
+        external.observe(lambda **_: {'plan': 'small'})
+        external.create(lambda **_: 'key')
+    external.desired(lambda **_: {'plan': 'large'})
+
+    @external.update
+    def update(**_):
+        raise RuntimeError("It is broken.")
+
+    def has_conditions(obj):
+        return [(item['type'], item['status'], item['message']) for item in (
+            obj.get('status', {}).get('conditions', []))][:2] == expected
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', metadata={'labels': {'good': 'yes', 'bad': 'yes'}})
+        expected = [('Synced', 'False', "bad: It is broken."),
+                    ('Ready', 'False', "bad: It is broken.")]
+        version = (await api.client.wait('things', 'a', has_conditions))['metadata'][
+            'resourceVersion']
+        await asyncio.sleep(1000)
+        obj = await api.client.get('things', 'a')
+        assert has_conditions(obj) and obj['metadata']['resourceVersion'] == version
+        await api.client.patch('things', 'a', {'metadata': {'labels': {'bad': None}}})
+        expected = [('Synced', 'True', ''), ('Ready', 'True', '')]
+        await api.client.wait('things', 'a', has_conditions, timeout=100)
+
+
+@virtual_time
 async def test_what_is_told_of_a_thing_is_of_the_newest_generation():
     cloud, registry = Cloud(), make_registry()
     external = declare(cloud, registry=registry, conditions=True)

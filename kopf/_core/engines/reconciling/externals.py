@@ -60,6 +60,8 @@ class Run:
     """Whether the object was edited since all was well: its changes are wanted."""
     siblings: Collection[handlers.Origin]
     """The externals that this operator has for objects of this kind."""
+    verdicts: dict[str, Any]
+    """What the externals of the object have said of it, for their common condition."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """Why the object is not as it should be."""
     is_told: bool = False

@@ -46,7 +46,7 @@ class Reconcilers(Member):
     __slots__ = (
         '_client', '_hub', '_is_new', '_is_reported', '_notes', '_observed', '_problems',
         '_reconciled', '_reporter', '_restorations', '_states', '_summoned', '_told', '_vain',
-        'has_written')
+        '_verdicts', 'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
@@ -77,6 +77,8 @@ class Reconcilers(Member):
         """
         self._notes: dict[ids.HandlerId, Any] = {}
         """What the drivers of externals remember."""
+        self._verdicts: dict[str, Any] = {}
+        """What they have said of the object."""
         self._summoned: tuple[ids.HandlerId, ...] = ()
         """The externals, and the handlers after them, that run again though nothing has changed."""
         self._vain: tuple[str | None, tuple[int, ...]] = (None, ())
@@ -297,7 +299,7 @@ class Reconcilers(Member):
             filter_error = e.error
         self._told = tuple(told for told in self._told if told != handler.id)
         if (wait := handler.describe_wait(raw)) is not None:
-            self._reporter = handler.id if handler.conditions else self._reporter
+            self._reporter = self._reporter or (handler.id if handler.conditions else None)
             self._note_problems(handler.id, conditions.Problems((wait,), is_stalled=False))
             return raw
 
@@ -327,7 +329,7 @@ class Reconcilers(Member):
             self._hub.store, self.host.uid, raw['metadata'].get('namespace'), {}))
         if not finalizers.is_deleting(raw) and not execution.is_matching(
                 handler, cause, context=self._hub.context):
-            self._states.pop(handler.id, None)
+            self._forget(handler)
             return raw
         if handler.id not in self._notes:
             self._notes[handler.id] = driver.join(
@@ -335,7 +337,8 @@ class Reconcilers(Member):
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
             state=state, exchange=self._exchange, limits=limits,
-            is_edited=self.is_edited, siblings=[other.origin for other in self._externals])
+            is_edited=self.is_edited, verdicts=self._verdicts,
+            siblings=[other.origin for other in self._externals])
         result = await driver.drive(run, self._notes[handler.id])
         outcome = result.outcome or progression.Outcome(final=result.is_settled)
         if result.outcome is not None:
@@ -378,7 +381,7 @@ class Reconcilers(Member):
         handler, problems = upkeep.handler, upkeep.problems
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions and (isinstance(upkeep, Upkeep) or not upkeep.is_told):
-            self._reporter, self._is_reported = handler.id, False
+            self._reporter, self._is_reported = self._reporter or handler.id, False
         self._note_problems(handler.id, conditions.Problems(tuple(problems), outcome.final))
         if is_last and not self._is_reported:
             self._report(patch)
@@ -397,10 +400,7 @@ class Reconcilers(Member):
     def _abandon(self, upkeep: Upkeep) -> None:
         """Say once that the object with children does not match the filters any more."""
         handler = upkeep.handler
-        del self._states[handler.id]
-        self._note_problems(handler.id, conditions.Problems((), is_stalled=False))
-        if self._reporter == handler.id:
-            self._reporter = None
+        self._forget(handler)
         left = [] if handler.id in self._told else list(upkeep.find_known())
         if left:
             self._told += (handler.id,)
@@ -408,6 +408,15 @@ class Reconcilers(Member):
             upkeep.target.logger.info(
                 f"{handler!r} does not match this object any more. Its owned resources stay as "
                 f"they are: {', '.join(map(str, left[:MAX_NAMED]))}{more}.")
+
+    def _forget(self, handler: handlers.ReconcilingHandler) -> None:
+        """Forget what has come of a handler that the object does not match."""
+        self._states.pop(handler.id, None)
+        self._note_problems(handler.id, conditions.Problems((), is_stalled=False))
+        if self._reporter == handler.id:
+            self._reporter = None
+        if handler.id in self._verdicts:
+            self._verdicts.clear()  # the others say it again, without this one
 
     def _note_problems(self, handler_id: ids.HandlerId, found: conditions.Problems) -> None:
         former = self._problems.pop(handler_id, None)
