@@ -3,6 +3,7 @@ Declarations of externals: `kopf.external`, and what can be asked of them from o
 """
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 import weakref
@@ -61,9 +62,8 @@ class External(driving.Declaration):
         :param idempotent: whether another call with the same token returns the first thing, and
             does not create a second one. Default: no.
         """
-        def decorate(fn: FunctionT) -> FunctionT:
-            return self._declare('create', fn, is_idempotent=idempotent)
-        return decorate if fn is None else decorate(fn)
+        declare = functools.partial(self._declare, 'create', is_idempotent=idempotent)
+        return declare if fn is None else declare(fn)
 
     def update(self, fn: FunctionT) -> FunctionT:
         """

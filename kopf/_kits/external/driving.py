@@ -579,7 +579,9 @@ class Journey:
     def _find_pace(self, observed: Any) -> float:
         """Find the interval: the longer, the more often nothing new was observed."""
         notes, external = self.notes, self.external
-        known, notes.seen = notes.seen, hash(repr((observed, notes.digest)))
+        shown = [observed.get(name) for name in external.shown] if observed is not None else None
+        known, notes.seen = notes.seen, hash(repr((
+            machine.restrict(observed, self.desired), shown, notes.digest)))
         notes.pace = external.interval if notes.seen != known else (
             min(max(notes.pace, FLOOR) * 2, external.max_interval))
         return notes.pace

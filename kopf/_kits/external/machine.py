@@ -261,10 +261,11 @@ def name_fields(found: diffs.Diff) -> str:
 
 def compare(observed: Any, desired: Any) -> diffs.Diff:
     """Compare what there is to what should be, as far as the latter says anything."""
-    return diffs.diff(_restrict(observed, desired), desired)
+    return diffs.diff(restrict(observed, desired), desired)
 
 
-def _restrict(observed: Any, desired: Any) -> Any:
+def restrict(observed: Any, desired: Any) -> Any:
+    """Take only the fields that are desired."""
     if isinstance(observed, Mapping) and isinstance(desired, Mapping):
-        return {key: _restrict(observed.get(key), val) for key, val in desired.items()}
+        return {key: restrict(observed.get(key), val) for key, val in desired.items()}
     return observed

@@ -50,7 +50,7 @@ TEXTS = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
     """What is stored of a thing."""
     phase: Phase = Phase.WANTED

@@ -1405,6 +1405,26 @@ async def test_things_are_observed_more_seldom_while_nothing_changes():
         await check_slowing(2500)
 
 
+@pytest.mark.parametrize('shown, expected', [([], 5), (['visits'], 11)])
+@virtual_time
+async def test_fields_that_nobody_uses_are_nothing_new(shown, expected):
+    registry, visits = make_registry(), []
+    external = kopf.external(
+        'things', id='account', registry=registry, deletion='orphan', interval=100,
+        max_interval=800, shown=shown)
+    external.create(lambda **_: 'key')
+
+    @external.observe
+    def observe(**_):
+        visits.append(1)
+        return {'plan': 'small', 'visits': len(visits)}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await asyncio.sleep(1060)
+    assert abs(len(visits) - expected) <= 1
+
+
 @virtual_time
 async def test_things_are_observed_more_seldom_from_the_shortest_interval_on():
     cloud, registry = Cloud(), make_registry()
