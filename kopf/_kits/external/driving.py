@@ -507,6 +507,8 @@ class Journey:
             raise
         now = self.clock.now()
         failure = failures.read(outcome.exception, now=now.wall)
+        if outcome.final and isinstance(outcome.exception, typedargs.MisfitError):
+            failure = failures.Failure(is_system=None, is_refused=True)  # it was not called
         if verb == 'create' and not is_first:  # the earlier call can have created it
             failure = failure._replace(is_refused=False)
         if verb == 'delete' and failure.status in (404, 410):  # it is gone already

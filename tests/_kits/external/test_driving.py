@@ -1235,6 +1235,26 @@ async def test_an_object_that_does_not_fit_its_types_is_told_once(caplog):
     assert not told.exc_info
 
 
+@virtual_time
+async def test_a_function_that_is_not_called_has_created_nothing():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, kind=TypedThing, finds=False)
+
+    @external.create
+    async def create(spec: PlanSpec, token, **_):
+        return await cloud.create({'plan': spec.plan}, token)
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('TypedThing', 'typedthings'))
+        async with api.operator(registry=registry):
+            await api.client.create('typedthings', 'a', spec={'plan': 1})
+            await asyncio.sleep(100)
+            await api.client.patch('typedthings', 'a', {'spec': {'plan': 'small'}})
+            await api.client.wait('typedthings', 'a', lambda obj: (
+                get_record(obj)['phase'] == 'known'))
+    assert [thing.content for thing in cloud.living] == [{'plan': 'small'}]
+
+
 @pytest.mark.parametrize(('error', 'is_short'), [
     (ConnectionRefusedError("Nobody listens at 10.0.0.1:80"), True),
     (FileNotFoundError("There is no file"), False),
