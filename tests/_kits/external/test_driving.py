@@ -896,6 +896,32 @@ async def test_the_handlers_of_changes_of_the_same_objects_go_on():
 
 
 @virtual_time
+async def test_a_thing_is_there_until_the_deletion_handlers_and_daemons_have_ended():
+    cloud, registry, seen = Cloud(), make_registry(), []
+    declare(cloud, registry=registry, consistency=0)
+
+    @kopf.on.delete('things', registry=registry)
+    def delete(retry, **_):
+        seen.append(len(cloud.living))
+        if retry < 3:
+            raise kopf.TemporaryError("The backup is not complete.", delay=10)
+
+    @kopf.daemon('things', registry=registry)
+    async def use(stopped, **_):
+        await stopped.wait()
+        await asyncio.sleep(100)
+        seen.append(len(cloud.living))
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        await known(api)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a', timeout=200)
+    assert seen == [1] * 5
+    assert not cloud.living
+
+
+@virtual_time
 async def test_nothing_is_called_while_a_deletion_waits():
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry, conditions=True)

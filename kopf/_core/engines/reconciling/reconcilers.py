@@ -210,9 +210,14 @@ class Reconcilers(Member):
     async def _end(
             self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool,
     ) -> None:
-        """Delete what the object has outside, and what Kubernetes does not delete with it."""
+        """
+        Delete what the object has outside, and what Kubernetes does not delete with it.
+
+        The former waits for the deletion handlers and the daemons, which can still need it.
+        """
         newest: bodies.RawBody | None = raw
-        now, called = self._hub.context.clock.mono(), self._externals
+        is_used = finalizers.is_present(raw, self._hub.context.settings.persistence.finalizer)
+        now, called = self._hub.context.clock.mono(), [] if is_used else self._externals
         self._states = progression.State({
             handler.id: self._states[handler.id] for handler in called
             if handler.id in self._states})
