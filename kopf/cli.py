@@ -489,7 +489,7 @@ def run(
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
         if sandboxing['upstream'] is not None:
-            sandboxing['registry'] = loaded
+            sandboxing['registry'], sandboxing['namespaces'] = loaded, namespaces
         comparing = None
         if shadow is not None:
             from kopf._kits.shadowing import shadows  # only for this option

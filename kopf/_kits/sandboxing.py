@@ -4,13 +4,14 @@ The sandbox for the command line: prints how to connect, and ends with the comma
 import asyncio
 import contextlib
 import errno
+import functools
 import os
 import pathlib
 import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import click
@@ -19,7 +20,7 @@ import yaml
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
-from kopf._cogs.structs import credentials
+from kopf._cogs.structs import credentials, references
 from kopf._core.intents import causes, registries
 from kopf._kits import commanding, redirecting
 from kopf._kits.sandbox import faults, keeping, statuses, upstreams
@@ -61,6 +62,7 @@ def accompany(
         load: Sequence[pathlib.Path] = (),
         upstream: str | None = None,
         registry: registries.OperatorRegistry | None = None,
+        namespaces: Collection[references.NamespacePattern] = (),
         confined: Sequence[Any] | None = None,
         make_upstream: Callable[..., upstreams.Upstream] = upstreams.Upstream,
         place: redirecting.Place | None = None,
@@ -70,8 +72,8 @@ def accompany(
     Run a sandbox in a thread for the block, and yield its credentials.
 
     During the block, the clients that handlers use find only the sandbox, by ``$KUBECONFIG``. The
-    login handlers of the ``registry`` are those for the current context of the upstream. If the
-    operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
+    login handlers of the ``registry`` are those for the current context of the upstream; its
+    ``namespaces`` are those that are there if its user may not list them. If the operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
     the rights that it needs; at the end, it is printed what was refused, and what was not used.
     The ``place`` is where the clients expect the sandbox that are made already. Default: any.
     """
@@ -80,7 +82,8 @@ def accompany(
         place = place or stack.enter_context(redirecting.reserve())
         own = stack.enter_context(_define_kinds())
         with _explain():
-            below = stack.enter_context(_report(upstream, registry, make_upstream))
+            below = stack.enter_context(_report(upstream, registry, functools.partial(
+                make_upstream, namespaces=references.select_specific_namespaces(namespaces))))
             sandbox = Sandbox(load=[*own, *load], upstream=below, **options)
             sandbox.occupy(place)
             thread = stack.enter_context(sandboxthreads.run_in_thread(sandbox))

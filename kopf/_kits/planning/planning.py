@@ -115,8 +115,11 @@ def plan(
         others = [load(against, sources)] if against else []
         if origin is None and context is None:
             origin = asyncio.run(_log_in(new.registry))
-        upstream = Upstream(origin, context=context, follow=False, selectors=[
-            selector for each in (new, *others) for selector in each.registry.get_selectors()])
+        patterns = options.get('namespaces', ())
+        upstream = Upstream(
+            origin, context=context, follow=False,
+            namespaces=references.select_specific_namespaces(patterns), selectors=[
+                selector for each in (new, *others) for selector in each.registry.get_selectors()])
         try:
             if others:
                 with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # of the same state
@@ -180,8 +183,9 @@ def _describe(run: dryruns.DryRun, upstream: Upstream) -> plans.Plan:
 
 
 def _is_needed(run: dryruns.DryRun, resource: Resource) -> bool:
-    """Whether nothing is planned without the resource: the handlers want it."""
-    return resource in run.requested and resource not in (CRDS, NAMESPACES)
+    """Whether nothing is planned without the resource: the handlers want it, or what it defines."""
+    return resource in run.requested and resource != NAMESPACES and (
+        resource != CRDS or bool(run.unserved))
 
 
 def _find_unread(run: dryruns.DryRun, upstream: Upstream) -> Iterator[str]:

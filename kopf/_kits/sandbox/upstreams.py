@@ -57,6 +57,8 @@ class Upstream(Origin):
     :param origin: the credentials. Default: those of the kubeconfig; in a pod, those of the service
         account.
     :param context: the context of the kubeconfig. Default: the current one.
+    :param namespaces: which namespaces there are if the user may not list them. Default: that of
+        the kubeconfig, or of the service account.
     :param follow: whether to follow the changes of the cluster. Otherwise, all objects of a
         resource stay as they are when the resource is first used.
     :param selectors: the resources that are used. Kopf warns only of these if some of their
@@ -69,11 +71,13 @@ class Upstream(Origin):
             origin: credentials.Credentials | vaults.Vault | None = None,
             *,
             context: str | None = None,
+            namespaces: Collection[str] = (),
             follow: bool = True,
             selectors: Collection[references.Selector] | None = None,
     ) -> None:
         super().__init__()
         self._selectors = selectors
+        self._namespaces = namespaces
         self._follow = follow
         self.requests: collections.Counter[str] = collections.Counter()
         """The number of requests to the cluster by verbs: ``get``, ``list``, ``watch``."""
@@ -127,13 +131,14 @@ class Upstream(Origin):
         try:
             await self.fetch(NAMESPACES)
         except Forbidden as e:
-            name = await self._call(self._link.find_namespace)
-            logger.warning(f"Only the namespace {name!r} is served: {e}")
+            names = sorted(self._namespaces) or [await self._call(self._link.find_namespace)]
+            logger.warning(f"Only these namespaces are served: {', '.join(names)}. {e}")
             kind = cluster.kind(NAMESPACES)
-            self._overlay.accept(kind, make_entry(kind, {
-                'metadata': {
-                    'name': name, 'uid': cluster.new_uid(), 'creationTimestamp': cluster.now()},
-                'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}}))
+            for name in names:
+                self._overlay.accept(kind, make_entry(kind, {
+                    'metadata': {
+                        'name': name, 'uid': cluster.new_uid(), 'creationTimestamp': cluster.now()},
+                    'spec': {'finalizers': ['kubernetes']}, 'status': {'phase': 'Active'}}))
 
     def _make_overlay(self, cluster: Cluster) -> Overlay:
         return Overlay(cluster)

@@ -417,10 +417,29 @@ def test_what_can_depend_on_deleted_objects_and_cannot_be_read_is_unknown(plan, 
 @pytest.mark.parametrize('namespaces', [[], ['def*'], ['default', 'def*']])
 def test_unreadable_definitions_and_namespaces_are_told(plan, parent, restrict, namespaces):
     origin = restrict('kopfexamples', cluster_resources=())
-    first, second, third = plan(NOTHING, origin=origin, namespaces=namespaces).unknown
-    assert first.startswith("customresourcedefinitions.apiextensions.k8s.io cannot be read: ")
-    assert second.startswith("namespaces cannot be read: ")
-    assert third.startswith("Unresolved resources cannot be served")
+    made = plan(NOTHING, origin=origin, namespaces=namespaces)
+    problem, = made.problems
+    assert problem.startswith("customresourcedefinitions.apiextensions.k8s.io cannot be read: ")
+    assert made.get_code() == 1
+    first, second = made.unknown
+    assert first.startswith("namespaces cannot be read: ")
+    assert second.startswith("Unresolved resources cannot be served")
+
+
+def test_unreadable_definitions_are_told_though_they_are_not_needed(plan, restrict):
+    made = plan(NOTHING.replace('kopfexamples', 'configmaps'),
+                origin=restrict('configmaps', cluster_resources=['namespaces']))
+    assert made.unknown[0].startswith("customresourcedefinitions.apiextensions.k8s.io cannot be")
+    assert not made.problems
+
+
+def test_named_namespaces_are_planned_without_rights_to_list_them(plan, parent, restrict):
+    origin = dataclasses.replace(
+        restrict('kopfexamples', 'configmaps', cluster_resources=['customresourcedefinitions']),
+        default_namespace='other')
+    made = plan(CHILD, origin=origin, namespaces=['default'])
+    assert names(made.items) == [('create', 'configmaps default/example')]
+    assert not made.unknown and not made.problems
 
 
 def test_handlers_that_do_not_end_are_told(plan, parent, client):

@@ -747,7 +747,16 @@ async def test_without_rights_to_list_namespaces_that_of_the_user_is_served(ther
         assert await names(here, 'cm') == ['one']
         await here.create(cm('two'))
         assert "The custom resources of the upstream are not served" in caplog.text
-        assert "Only the namespace 'default' is served" in caplog.text
+        assert "Only these namespaces are served: default" in caplog.text
+
+
+async def test_without_rights_to_list_namespaces_those_that_are_named_are_served(there, over):
+    await there.create({'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': 'ns'}})
+    await there.create(cm('one', metadata={'namespace': 'ns'}))
+    origin = await add_user(there, rule('', 'configmaps'), namespace='ns')
+    async with over(origin, namespaces=['ns', 'other']) as here:
+        assert [obj['metadata']['name'] for obj in await here.list('cm', 'ns')] == ['one']
+        await here.create(cm('two', metadata={'namespace': 'other'}))
 
 
 async def test_users_of_the_sandbox_have_the_rights_of_the_upstream(there, over, session):
