@@ -64,7 +64,7 @@ def _undo(
     """``before`` and ``after`` are what the managers own of the value; None if nothing."""
     if old == new or (before is None and after is None):
         return new
-    parts = find_parts(schema, old, new) if before or after else None  # they own parts of it
+    parts = find_parts(schema, old, new)
     if parts is None:
         return old if (after if new is not ABSENT else before) is not None else new
     is_listed = isinstance(old if old is not ABSENT else new, list)
@@ -75,6 +75,6 @@ def _undo(
                      *(None if tree is None else tree.get(element) for tree in (before, after)))
         if item is not ABSENT:
             made[key] = item
-    if not made and ABSENT in (old, new):
+    if not made and old and ABSENT in (old, new):
         return ABSENT
     return list(made.values()) if is_listed else made

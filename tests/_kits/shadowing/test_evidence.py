@@ -5,7 +5,8 @@ from kopf._kits.shadowing import evidence
 
 SCHEMA = nodes.Schema({'properties': {
     'list': {'x-kubernetes-list-type': 'map', 'x-kubernetes-list-map-keys': ['type']},
-    'set': {'x-kubernetes-list-type': 'set'}}})
+    'set': {'x-kubernetes-list-type': 'set'},
+    'data': {'x-kubernetes-map-type': 'atomic'}}})
 
 
 def entry(manager, tree):
@@ -42,6 +43,14 @@ THEIRS = entry('user', {'f:spec': {'f:a': {}}})
     # Maps can be one value.
     (obj({'data': {'x': {'y': 1}}}), obj({'data': {'x': {'y': 2}}}, entry('kopf', {'f:data': {}})),
      {'data': {'x': {'y': 1}}}),
+    # Those who have made a map have not set what others have set in it since then.
+    (obj({'spec': {'a': 1}}, OURS), obj({'spec': {'a': 2}}, entry('kopf', {'f:spec': {}}), THEIRS),
+     {'spec': {'a': 2}}),
+    (obj({'spec': {'a': 1}}, entry('kopf', {'f:spec': {}}), THEIRS),
+     obj({'spec': {'a': 2}}, entry('kopf', {'f:spec': {}}), THEIRS), {'spec': {'a': 2}}),
+    (obj({}), obj({'spec': {'a': 1}}, entry('kopf', {'f:spec': {}}), THEIRS), {'spec': {'a': 1}}),
+    (obj({}), obj({'spec': {}}, entry('kopf', {'f:spec': {}})), {}),
+    (obj({'spec': {}}, entry('kopf', {'f:spec': {}})), obj({}), {'spec': {}}),
     # Items of lists are the same by their keys, or by their values.
     (obj({'list': [{'type': 'A', 'v': 1}, {'type': 'B', 'v': 1}]}),
      obj({'list': [{'type': 'A', 'v': 2}, {'type': 'B', 'v': 2}]},
