@@ -266,15 +266,17 @@ class Twins(overlays.Overlay):
                 not self._has_owners(item, twin)):
             self._forget(item)  # the garbage collector has deleted it
             return
+        sides = twin.real, self._store.get(*item)
         late, marks = {}, {(path, finding.note): path for path, finding in found.items()}
         for path, note in [mark for mark in twin.since if mark not in marks]:
             seconds = now - twin.since.pop((path, note))
             if seconds > self._window and is_ours and path not in twin.told and (
-                    path not in found and not _is_doubtful(twin, path, note)):
+                    path not in found and not _is_doubtful(twin, path, note)) and (
+                    None not in sides or path in (WHOLE, verdicts.DELETION)):
                 late[path] = verdicts.Finding('later', note=(
                     f"{comparing.join(path) or 'all of it'} after {seconds:.0f} seconds"))
         self._report(item, late)
-        if twin.real is None and self._store.get(*item) is None:
+        if sides == (None, None):
             self._forget(item)
         elif not found:
             self._bases[item] = twin.real

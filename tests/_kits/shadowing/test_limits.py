@@ -1,4 +1,5 @@
 """What is shown, and what is no difference."""
+import asyncio
 import collections
 import secrets
 
@@ -143,6 +144,26 @@ def test_objects_with_generated_names_are_the_same_by_their_content():
             for sandbox in (stage.there, stage.here):
                 assert len(await sandbox.list('cm', 'default')) == 1
             await check(stage)
+    virtual.run(scenario())
+
+
+def test_what_differs_when_both_have_deleted_the_object_is_not_later():
+    def holding(phase, delay):
+        registry = writing(phase=phase)
+
+        @kopf.on.delete('toys', registry=registry)
+        async def fn(**_):
+            await asyncio.sleep(delay)
+
+        return registry
+
+    async def scenario():
+        async with perform(holding('a', 5), holding('b', 0)) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait(1.5)
+            await stage.there.delete('toys', 'one')
+            await stage.wait()
+            assert stage.told == []
     virtual.run(scenario())
 
 
