@@ -3,7 +3,7 @@ Credentials from kubeconfig files, as with kubectl, without any client library.
 """
 import os
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -249,14 +249,14 @@ def describe() -> str:
         f"; there is no such file: {', '.join(absent)}" if absent else "")
 
 
-def load_kubeconfigs() -> Kubeconfig | None:
+def load_kubeconfigs(paths: Sequence[str] | None = None) -> Kubeconfig | None:
     """
-    Load and merge all kubeconfig files; None if there are none.
+    Load and merge all kubeconfig files, by default those that are found; None if there are none.
 
     :raises LoginError: if any file is unreadable or broken.
     """
     config = Kubeconfig()
-    paths = find_files()
+    paths = find_files() if paths is None else paths
     for path in paths:
         try:
             with open(path, encoding='utf-8') as file:

@@ -461,14 +461,21 @@ def _make_vault(
 ) -> vaults.Vault:
     if origin is not None:
         return origin if isinstance(origin, vaults.Vault) else vaults.Vault({'upstream': origin})
-    config = kubeconfigs.load_kubeconfigs()  # $KUBECONFIG can be that of the sandbox later
-    if config is not None:
-        config.current_context = context or config.current_context
-        config.choose()
+    paths = kubeconfigs.find_files()  # $KUBECONFIG can be that of the sandbox later
+
+    def load() -> kubeconfigs.Kubeconfig | None:
+        nonlocal context
+        config = kubeconfigs.load_kubeconfigs(paths)
+        if config is not None:
+            config.current_context = context = context or config.current_context
+            config.choose()
+        return config
 
     async def log_in() -> dict[str, credentials.Credentials]:
+        config = load()  # again, as its tokens can be renewed
         found = (serviceaccounts.login_with_service_account() if config is None else
                  kubeconfigs.read_credentials(config))
         return {} if found is None else {'upstream': found}
 
+    load()
     return vaults.Vault(login=log_in)

@@ -269,6 +269,25 @@ def test_contexts_are_those_of_the_kubeconfig(tmp_path, monkeypatch):
             Upstream(context=context)
 
 
+async def test_renewed_tokens_of_the_kubeconfig_are_used(there, tmp_path, monkeypatch):
+    path = tmp_path / 'kubeconfig'
+    config = there.kubeconfig()
+    token = config['users'][0]['user'].pop('token')
+
+    def write(token, context):
+        config['users'][0]['user']['token'] = token
+        path.write_text(json.dumps({**config, 'current-context': context}))
+
+    write('former', config['current-context'])
+    monkeypatch.setenv('KUBECONFIG', str(path))
+    upstream = Upstream()
+    write(token, 'other')
+    monkeypatch.setenv('KUBECONFIG', '/nonexistent')
+    await there.create(cm('one'))
+    async with Sandbox(upstream=upstream) as here:
+        assert await names(here, 'cm') == ['one']
+
+
 async def test_a_vault_logs_in(there, over):
     async def log_in():
         return {'it': apis.read_credentials(there.kubeconfig())}
