@@ -71,8 +71,14 @@ def _undo(
     made = {}
     for key in {**parts[0], **parts[1]}:
         element, child = ownership.part_of(schema, key, is_listed)
-        item = _undo(child, *(part.get(key, ABSENT) for part in parts),
-                     *(None if tree is None else tree.get(element) for tree in (before, after)))
+        states = [part.get(key, ABSENT) for part in parts]
+        trees = [None if tree is None else tree.get(element) for tree in (before, after)]
+        decisive = trees[states[1] is not ABSENT]
+        is_own = decisive is not None and (not decisive or '.' in decisive)
+        if is_listed and ABSENT in states and (is_own or states[1] is ABSENT):
+            item = states[0] if is_own else states[1]  # as a whole: its defaults are nobody's
+        else:
+            item = _undo(child, *states, *trees)
         if item is not ABSENT:
             made[key] = item
     if not made and old and ABSENT in (old, new):

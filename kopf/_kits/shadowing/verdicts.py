@@ -82,7 +82,8 @@ def compare(
         category: Category = 'missing' if (real is None) == (base is not None) else 'more'
         note = NOTES[category, base is not None]
         return {} if real is local else {WHOLE: Finding(category, note=note)}
-    before, upstream, here = (_normalize(kind, obj, names, is_new=base is None)
+    is_apart = real['metadata']['uid'] != local['metadata']['uid']  # each has created it
+    before, upstream, here = (_normalize(kind, obj, names, is_new=is_apart)
                               for obj in ({} if base is None else base, real, local))
     written = [[path for path, _, _ in comparing.compare(before, state, ())]
                for state in (upstream, here)]

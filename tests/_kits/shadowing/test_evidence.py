@@ -56,6 +56,16 @@ THEIRS = entry('user', {'f:spec': {'f:a': {}}})
      obj({'list': [{'type': 'A', 'v': 2}, {'type': 'B', 'v': 2}]},
          entry('kopf', {'f:list': {'k:{"type":"A"}': {'.': {}, 'f:v': {}}}})),
      {'list': [{'type': 'A', 'v': 1}, {'type': 'B', 'v': 2}]}),
+    # Items are made and removed as a whole, with the defaults of their fields.
+    (obj({'list': [{'type': 'A', 'd': 1}]}, entry('kopf', {'f:list': {
+        'k:{"type":"A"}': {'.': {}, 'f:type': {}}}})),
+     obj({'list': [{'type': 'B', 'd': 2}]}, entry('kopf', {'f:list': {
+         'k:{"type":"B"}': {'.': {}, 'f:type': {}}}})),
+     {'list': [{'type': 'A', 'd': 1}]}),
+    (obj({'list': [{'type': 'A', 'v': 1, 'd': 1}]}, entry('kopf', {'f:list': {
+        'k:{"type":"A"}': {'f:v': {}}}})), obj({'list': []}), {'list': []}),
+    (obj({'list': []}), obj({'list': [{'type': 'A', 'v': 1}]}, entry('kopf', {'f:list': {
+        'k:{"type":"A"}': {'f:v': {}}}})), {'list': [{'type': 'A'}]}),
     (obj({'set': ['a', 'b']}, entry('kopf', {'f:set': {'v:"a"': {}}})),
      obj({'set': ['b', 'c', 'd']}, entry('kopf', {'f:set': {'v:"c"': {}}})),
      {'set': ['a', 'b', 'd']}),

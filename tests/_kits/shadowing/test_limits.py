@@ -147,6 +147,30 @@ def test_objects_with_generated_names_are_the_same_by_their_content():
     virtual.run(scenario())
 
 
+def test_addresses_that_the_api_assigns_do_not_differ():
+    def serving():
+        registry = kopf.OperatorRegistry()
+
+        @kopf.reconcile('toys', id='fn', owns=['services'], registry=registry)
+        async def fn(spec, **_):
+            yield {'apiVersion': 'v1', 'kind': 'Service', 'metadata': {'name': 'svc'}, 'spec': {
+                'type': 'NodePort', 'ports': [{'port': spec['n']}]}}
+
+        return registry
+
+    async def scenario():
+        async with perform(serving(), serving()) as stage:
+            await stage.there.create({'apiVersion': 'v1', 'kind': 'Service', 'metadata': {
+                'name': 'other'}, 'spec': {'ports': [{'port': 1}]}})
+            await stage.there.create(toy('one', spec={'n': 80}))
+            await stage.wait()
+            await stage.there.patch('toys', 'one', {'spec': {'n': 81}})
+            await stage.wait()
+            assert (await stage.here.get('services', 'svc'))['spec']['ports'][0]['port'] == 81
+            assert stage.told == []
+    virtual.run(scenario())
+
+
 def test_what_differs_when_both_have_deleted_the_object_is_not_later():
     def holding(phase, delay):
         registry = writing(phase=phase)
