@@ -473,8 +473,11 @@ class _Explainer:
         names = ', '.join(
             handler.id for handler in self._served.reconciling if not self._mismatches[handler])
         if names and self._pause is None and not isinstance(step, decisions.Hold):
-            return (f"no handlers of changes. The operator calls {names} when something changes, "
-                    f"and again after an error")
+            if not finalizers.is_deleting(self._raw):
+                return (f"no handlers of changes. The operator calls {names} when something "
+                        f"changes, and again after an error")
+            if finalizers.is_present(self._raw, hub.FINALIZER):
+                return "no handlers of changes. The operator deletes the owned resources"
         return f"nothing. {step.because[:1].upper()}{step.because[1:]}"
 
 

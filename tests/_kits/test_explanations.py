@@ -140,6 +140,17 @@ def test_finalizers(registry):
         "Adding the finalizer, thus preventing the actual deletion.")
 
 
+@pytest.mark.parametrize('finalizer, step', [
+    ('kopf.dev/children', "no handlers of changes. The operator deletes the owned resources"),
+    ('x.io/y', "nothing. Deletion, but we are done with it, and we do not care."),
+])
+def test_reconciling_handlers_are_not_called_for_deleted_objects(registry, finalizer, step):
+    record(registry, kopf.reconcile, 'reconciled')
+    found = explain(
+        registry, finalizers=[finalizer], deletionTimestamp='2020-01-01T00:00:00Z')
+    assert found.next == step
+
+
 def test_reconciling_handlers_are_what_comes_next(registry):
     record(registry, kopf.reconcile, 'reconciled')
     assert explain(registry, finalizers=['kopf.dev/children']).next == (
