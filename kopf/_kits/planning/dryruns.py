@@ -134,7 +134,12 @@ class DryRun(runs.Run):
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
-        self.unserved = find_unserved(self.setup.options['registry'], self.sandbox.kinds)
+        served = set(map(comparing.name_resource, self.sandbox.kinds))
+        self.unserved = [
+            *find_unserved(self.setup.options['registry'], self.sandbox.kinds),
+            *(f"What becomes of {stage.resource}: there is a stage, but no such resource. Names "
+              f"have the plural, and the group: deployments.apps"
+              for stage in self._rules if stage.resource not in served)]
         defined = [(CRDS, ('', name)) for name in self._definitions]
         self.items = plans.make_items(
             (each, self.writers.get(item), item in self.staged)
@@ -228,11 +233,18 @@ class DryRun(runs.Run):
         staging_var.set(True)
         await asyncio.sleep(stage.after)
         namespace, name = item[1]
-        with contextlib.suppress(NotFound):
+        try:
+            kind = self.sandbox.kinds.of_resource(*item[0])[0]
             obj = await self.sandbox.get(stage.resource, name, namespace)
             await self.sandbox.patch(
                 stage.resource, name, {'status': stage.make_status(obj)}, namespace,
-                subresource='status')
+                subresource='status' if kind.has_status else '')
+        except (IndexError, NotFound):
+            pass  # it is deleted already
+        except APIError as e:
+            text = f"The status that the stages have for {stage.resource} is refused: "
+            if not any(problem.startswith(text) for problem in self.problems):
+                self.problems.append(text + str(e))
 
 
 def make_refused(

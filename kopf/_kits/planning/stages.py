@@ -19,6 +19,7 @@ DEFAULT = pathlib.Path(__file__).parent / 'stages.yaml'
 REFERENCE = re.compile(r'\{([\w.]+)(?:\|(.*))?\}')
 """A value of a rule that is that of a field, or else this one: ``{spec.replicas|1}``."""
 
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stage:
     """
@@ -29,6 +30,15 @@ class Stage:
     status: Mapping[str, Any]
     when: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     after: float = 5.0
+
+    def __post_init__(self) -> None:
+        """:raises ValueError: if it cannot be used."""
+        for name, type_ in {
+                'resource': str, 'status': Mapping, 'when': Mapping, 'after': int | float}.items():
+            value = getattr(self, name)
+            if not isinstance(value, type_) or isinstance(value, bool):
+                raise ValueError(f"{name}: {value!r} in the rule for {self.resource!r}")
+        _fill(self.status, {})  # with the values after bars
 
     def is_for(self, change: Change) -> bool:
         """Whether the object was created, or has another spec now."""

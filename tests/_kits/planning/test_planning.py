@@ -561,12 +561,49 @@ def go(spec, status, patch, **_):
     assert not item.status
 
 
-@pytest.mark.parametrize('text', ['{', '- {}', '- {resource: x}', '5'])
+@pytest.mark.parametrize('text', [
+    '{', '- {}', '- {resource: x}', '5', '', '- {resource: x, status: ready}',
+    '- {resource: x, status: {}, after: "5"}', '- {resource: x, status: {}, after: true}',
+    '- {resource: x, status: {}, when: [spec.n]}', '- {resource: 5, status: {}}',
+    '- {resource: x, status: {n: "{spec.n|[}"}}'])
 def test_wrong_stages_are_no_plan(plan, tmp_path, text):
     path = tmp_path / 'stages.yaml'
     path.write_text(text)
     with pytest.raises(testing.PlanError, match=r"stages\.yaml has no stages"):
         plan(NOTHING, stages=path)
+
+
+def test_stages_of_unknown_resources_are_told(plan, tmp_path):
+    path = tmp_path / 'stages.yaml'
+    path.write_text('- {resource: deployments, status: {}}')
+    unknown, = plan(NOTHING, stages=path).unknown
+    assert unknown.startswith("What becomes of deployments: there is a stage, but no such resource")
+
+
+def test_refused_stages_are_errors(plan, tmp_path, parent):
+    path = tmp_path / 'stages.yaml'
+    path.write_text('- {resource: configmaps, status: {}}\n'
+                    '- {resource: services, status: {loadBalancer: 5}}')
+    text = send(*[('POST', '/api/v1/namespaces/default/services', {
+        'metadata': {'name': f'svc{n}'}, 'spec': {'ports': [{'port': 1}]}}) for n in range(2)])
+    problem, = plan(text, stages=path).problems
+    assert problem.startswith("The status that the stages have for services is refused: ")
+
+
+def test_stages_are_for_kinds_without_the_subresource_of_the_status_too(plan, client, tmp_path):
+    crd = client.get('customresourcedefinitions', 'kopfexamples.kopf.dev')
+    for version in crd['spec']['versions']:
+        version.pop('subresources', None)
+    client.patch('customresourcedefinitions', 'kopfexamples.kopf.dev', {'spec': crd['spec']})
+    client.create('kopfexamples', 'example', spec={'n': 1})
+    path = tmp_path / 'stages.yaml'
+    path.write_text('- {resource: kopfexamples.kopf.dev, status: {seen: "{spec.n}"}}')
+    item, = plan('''
+@kopf.on.event('kopfexamples')
+def go(spec, status, patch, **_):
+    patch.spec['n'] = status.get('seen', 1) + 1 if spec['n'] < 3 else 3
+''', stages=path).items
+    assert item.fields == [testing.Field('spec.n', 1, 3)]
 
 
 def test_the_operator_is_alone_and_serves_nothing(plan, parent):
