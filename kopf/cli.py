@@ -161,11 +161,11 @@ def name_lease(ctx: click.Context, param: click.Parameter, value: str | None) ->
 def parse_duration(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Parse seconds, or a number with a unit: ``90s``, ``30m``, ``1h``."""
     number, unit = (value[:-1], value[-1]) if value[-1:] in UNITS else (value, 's')
-    try:
-        return float(number) * UNITS[unit]
-    except ValueError:
-        raise click.BadParameter(
-            f"{value!r} is not a time, such as 90s, 30m, or 1h.", ctx=ctx, param=param) from None
+    with contextlib.suppress(ValueError):
+        if (seconds := float(number) * UNITS[unit]) > 0:  # not NaN
+            return seconds
+    raise click.BadParameter(
+        f"{value!r} is not a time, such as 90s, 30m, or 1h.", ctx=ctx, param=param)
 
 
 def split_effects(ctx: click.Context, param: click.Parameter, value: str) -> Collection[str]:
