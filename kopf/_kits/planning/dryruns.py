@@ -18,7 +18,7 @@ from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits import redirecting
 from kopf._kits.planning import attribution, comparing, guarding, plans, stages
-from kopf._kits.sandbox import faults, handling, requests, selecting
+from kopf._kits.sandbox import faults, handling, overlays, requests, selecting
 from kopf._kits.sandbox.cluster import CRDS, stored_resource
 from kopf._kits.sandbox.kinds import Kinds, Resource
 from kopf._kits.sandbox.statuses import APIError, NotFound
@@ -143,7 +143,16 @@ class DryRun(runs.Run):
         defined = [(CRDS, ('', name)) for name in self._definitions]
         self.items = plans.make_items(
             (each, self.writers.get(item), item in self.staged)
-            for item, each in keyed if item not in defined)
+            for item, each in keyed if item not in defined and not self._is_left(item, each))
+
+    def _is_left(self, item: Item, difference: overlays.Difference) -> bool:
+        """
+        Whether only Kopf has changed an object that is not selected: it removes its finalizer, as
+        no handlers are left.
+        """
+        base = difference.base
+        return self.writers.get(item) == {} and base is not None and not self._selector.matches(
+            base['metadata'].get('labels'))
 
     async def wait_rest(self) -> None:
         """Wait until no handlers run or are due, and nothing is written; at most to the horizon."""

@@ -638,6 +638,21 @@ def test_only_the_selected_objects_are_handled(plan, parent, client):
     assert names(made.items) == [('create', 'configmaps default/other')]
 
 
+def test_finalizers_of_other_objects_stay(plan, client):
+    for name, labels in {'one': {}, 'two': {'a': 'b'}}.items():
+        client.create('kopfexamples', {
+            'metadata': {'name': name, 'labels': labels, 'finalizers': [
+                'kopf.zalando.org/KopfFinalizerMarker']}, 'spec': {}})
+    text = '''
+@kopf.on.delete('kopfexamples', when=lambda spec, **_: spec.get('n'))
+def delete(**_):
+    pass
+'''
+    assert len(plan(text).items) == 2
+    item, = plan(text, labels='a').items
+    assert item.place.name == 'two'
+
+
 def test_only_the_namespaces_of_the_operator_are_handled(plan, parent, client, cluster, script):
     client.create('namespaces', 'ns')
     client.create('kopfexamples', 'other', namespace='ns', spec={'n': 2})
