@@ -118,10 +118,10 @@ class Brakes:
 
     def _get_budget(self, risk: Risk, total: float) -> int | None:
         settings = self._settings
-        minimum, share = (0, settings.restarts) if risk is Risk.RESTART else (
+        minimum, share = (1, settings.restarts) if risk is Risk.RESTART else (
             settings.deletions, settings.share)
         return None if minimum is None or share is None else int(
-            max(minimum * self.get_share(), share * total, 1))
+            max(minimum * self.get_share(), share * total, min(minimum, 1)))
 
 
 def is_released(raw: bodies.RawBody, *, now: datetime.datetime) -> bool:

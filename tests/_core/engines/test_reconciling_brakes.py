@@ -216,6 +216,8 @@ async def test_by_default_there_is_only_a_warning(registry, wish):
 @pytest.mark.parametrize(('brakes', 'deleted'), [
     ({'share': 0.5}, 30),
     ({'deletions': 3, 'share': 0.0}, 3),
+    ({'deletions': 0, 'share': 0.0}, 0),
+    ({'deletions': 0, 'share': 0.25}, 15),
     ({'deletions': None}, 60),
     ({'released': True}, 60),
 ])
