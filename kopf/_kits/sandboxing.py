@@ -71,10 +71,11 @@ def accompany(
     """
     Run a sandbox in a thread for the block, and yield its credentials.
 
-    During the block, the clients that handlers use find only the sandbox, by ``$KUBECONFIG``. The
-    login handlers of the ``registry`` are those for the current context of the upstream; its
-    ``namespaces`` are those that are there if its user may not list them. If the operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
-    the rights that it needs; at the end, it is printed what was refused, and what was not used.
+    During the block, the clients that handlers use find only the sandbox, by ``$KUBECONFIG``.
+    The login handlers of the ``registry`` are those for the current context of the upstream;
+    its ``namespaces`` are those that are there if its user may not list them. If the operator
+    is ``confined`` (its registry, settings, and namespaces), the credentials have only the
+    rights that it needs; at the end, it is printed what was refused, and what was not used.
     The ``place`` is where the clients expect the sandbox that are made already. Default: any.
     """
     parsed = _parse(fault)

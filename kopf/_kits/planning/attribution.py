@@ -16,6 +16,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
 from kopf._core.intents import causes, handlers, pauses, typedargs
+from kopf._kits.sandbox.statuses import qualified
 
 FRESH = (handlers.SpawningHandler, handlers.ReconcilingHandler)
 """The handlers whose writes follow at once, so that no earlier handlers are behind them."""
@@ -142,4 +143,4 @@ def describe(resource: references.Resource, raw: bodies.RawBody | bodies.Body) -
     """Name an object: ``kopfexamples.kopf.dev default/example``."""
     metadata = raw['metadata']
     name = '/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))
-    return f"{'.'.join(filter(None, (resource.plural, resource.group)))} {name}"
+    return f"{qualified(resource.group, resource.plural)} {name}"

@@ -22,10 +22,6 @@ UUID = re.compile(r'\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b')
 Path = tuple[str, ...]
 
 
-def name_resource(kind: Kind) -> str:
-    return f'{kind.plural}.{kind.group}' if kind.group else kind.plural
-
-
 def hide_times(value: Any) -> Any:
     return _replace(snapshots.TIME, lambda _: '(time)', value)
 

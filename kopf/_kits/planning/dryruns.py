@@ -21,7 +21,7 @@ from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, handling, overlays, requests, selecting
 from kopf._kits.sandbox.cluster import CRDS, stored_resource
 from kopf._kits.sandbox.kinds import Kinds, Resource
-from kopf._kits.sandbox.statuses import APIError, NotFound
+from kopf._kits.sandbox.statuses import APIError, NotFound, qualified
 from kopf._kits.sandbox.storage import Change, Key
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import clients, operators, processes, runs, snapshots
@@ -134,7 +134,7 @@ class DryRun(runs.Run):
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
-        served = set(map(comparing.name_resource, self.sandbox.kinds))
+        served = {qualified(*kind.resource) for kind in self.sandbox.kinds}
         self.unserved = [
             *find_unserved(self.setup.options['registry'], self.sandbox.kinds),
             *(f"What becomes of {stage.resource}: there is a stage, but no such resource. Names "

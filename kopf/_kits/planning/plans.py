@@ -13,7 +13,7 @@ from kopf._kits.planning import comparing
 from kopf._kits.planning.attribution import Failure
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Difference
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import Obj, qualified
 
 _T = TypeVar('_T')
 
@@ -35,7 +35,7 @@ class Place:
 
 
 def locate(kind: Kind, namespace: str, name: str) -> Place:
-    return Place(comparing.name_resource(kind), namespace, name)
+    return Place(qualified(*kind.resource), namespace, name)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from kopf._cogs.structs import dicts
+from kopf._kits.sandbox.statuses import qualified
 from kopf._kits.sandbox.storage import Change
 
 DEFAULT = pathlib.Path(__file__).parent / 'stages.yaml'
@@ -42,8 +43,7 @@ class Stage:
 
     def is_for(self, change: Change) -> bool:
         """Whether the object was created, or has another spec now."""
-        group, plural = change.resource
-        if self.resource != (f'{plural}.{group}' if group else plural) or change.type == 'DELETED':
+        if self.resource != qualified(*change.resource) or change.type == 'DELETED':
             return False
         obj = change.new.decode()
         old = None if change.old is None else change.old.decode().get('spec')

@@ -16,7 +16,7 @@ from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, stored_resourc
 from kopf._kits.sandbox.deleting import CRD_CLEANUP, FOREGROUND, ORPHAN
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.requests import Request, User
-from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, set_condition
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified, set_condition
 from kopf._kits.sandbox.storage import Change, Entry, Key
 from kopf._kits.sandbox.writing import Writer
 
@@ -54,10 +54,9 @@ class Collector:
         if change.type == 'DELETED':
             for dependent in self._dependents.get(change.new.uid, ()):
                 self._enqueue('check', dependent)
-            group, plural = change.resource
             for step, container in (
                     ('namespace', (NAMESPACES, ('', change.new.key[0]))),
-                    ('definition', (CRDS, ('', f'{plural}.{group}')))):
+                    ('definition', (CRDS, ('', qualified(*change.resource))))):
                 entry = self._cluster.store.get(*container)
                 if entry is not None and b'"deletionTimestamp"' in entry.raw:
                     self._enqueue(step, container)
@@ -306,8 +305,8 @@ def _told(namespace: Obj, remaining: list[tuple[Resource, Entry]], now: str) -> 
         finalizer for _, entry in remaining
         for finalizer in entry.decode()['metadata'].get('finalizers') or ())
     resources = ', '.join(
-        f"{'.'.join(filter(None, (plural, group)))} has {count} resource instances"
-        for (group, plural), count in sorted(counts.items()))
+        f"{qualified(*resource)} has {count} resource instances"
+        for resource, count in sorted(counts.items()))
     held = ', '.join(f"{name} in {count} resource instances"
                      for name, count in sorted(finalizers.items()))
     told = [

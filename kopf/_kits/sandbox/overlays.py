@@ -17,7 +17,7 @@ from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, key_of, stored
 from kopf._kits.sandbox.deleting import is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.schemas import nodes
-from kopf._kits.sandbox.statuses import APIError, NotFound, Obj
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified
 from kopf._kits.sandbox.storage import Change, Entry, Key
 
 logger = logging.getLogger(__name__)
@@ -165,13 +165,11 @@ class Overlay:
                 self._bases[item] = self._cluster.reread(base)
 
     def _is_redefined(self, resource: Resource) -> bool:
-        group, plural = resource
-        return (CRDS, ('', f'{plural}.{group}')) in self._bases
+        return (CRDS, ('', qualified(*resource))) in self._bases
 
     def _is_lost(self, resource: Resource, key: Key) -> bool:
         """Whether the definition or the namespace was deleted here that the object depends on."""
-        group, plural = resource
-        needed = (CRDS, ('', f'{plural}.{group}')), (NAMESPACES, ('', key[0]))
+        needed = (CRDS, ('', qualified(*resource))), (NAMESPACES, ('', key[0]))
         return any(
             (base := self._bases.get(item)) is not None and base.uid in self._deleted
             and self._store.get(*item) is None for item in needed)

@@ -26,7 +26,7 @@ from kopf._kits.sandbox import crds, requests
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, Origin, key_of, stored_resource
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.overlays import Difference, Overlay, make_entry
-from kopf._kits.sandbox.statuses import APIError, Forbidden, NotFound, Obj
+from kopf._kits.sandbox.statuses import APIError, Forbidden, NotFound, Obj, qualified
 from kopf._kits.sandbox.storage import Change, Entry, Key
 
 logger = logging.getLogger(__name__)
@@ -239,8 +239,7 @@ class Upstream(Origin):
 
     def _find(self, resource: Resource) -> Kind | None:
         """Find the kind as the upstream stores it; None if the upstream does not serve it."""
-        group, plural = resource
-        crd = self.get(CRDS, ('', f'{plural}.{group}'))
+        crd = self.get(CRDS, ('', qualified(*resource)))
         kinds: Sequence[Kind] = self._cluster.kinds.of_resource(*resource)
         if crd is not None and crds.is_established(crd):
             kinds = crds.kinds_of(crd)
