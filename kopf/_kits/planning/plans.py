@@ -220,6 +220,9 @@ class Plan:
             only_old=list(known.values()),
             refused=[each for each in self.refused if each not in old.refused],
             failures=fresh,
+            problems=[*self.problems, *(
+                f"The other version: {text}" for text in old.problems
+                if text not in self.problems)],
             unknown=[*self.unknown, *(
                 f"What {handler} for {places} would do, which fails in both versions: {message}"
                 for handler, places, message in group_failures(

@@ -606,6 +606,17 @@ def go(spec, status, patch, **_):
     assert item.fields == [testing.Field('spec.n', 1, 3)]
 
 
+def test_another_version_that_does_not_start_is_an_error(plan, parent):
+    made = plan(CHILD, against=CHILD + '''
+@kopf.on.startup()
+def fail(**_):
+    raise kopf.PermanentError("no database")
+''')
+    problem, = made.problems
+    assert problem.startswith("The other version: ") and "no database" in problem
+    assert made.get_code() == 1
+
+
 def test_the_operator_is_alone_and_serves_nothing(plan, parent):
     made = plan('''
 @kopf.on.startup()
