@@ -489,7 +489,7 @@ def run(
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
         if sandboxing['upstream'] is not None:
-            sandboxing['registry'], sandboxing['namespaces'] = loaded, namespaces
+            sandboxing['registry'] = loaded
         comparing = None
         if shadow is not None:
             from kopf._kits.shadowing import shadows  # only for this option
@@ -1385,7 +1385,7 @@ def _accompany(
         return contextlib.nullcontext(vault)
     from kopf._kits import sandboxing
     accompany = sandboxing.accompany if shadow is None else shadow.accompany
-    return accompany(**options)
+    return accompany(**options, namespaces=click.get_current_context().params['namespaces'])
 
 
 def _describe(e: loaders.LoadingError) -> click.ClickException:

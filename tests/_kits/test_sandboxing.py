@@ -340,17 +340,35 @@ def log_in(**_):
 """
 
 
+@pytest.fixture()
+def restrict(upstream, tmp_path, monkeypatch):
+    """A function that makes a user with these rights, to whom ``$KUBECONFIG`` refers then."""
+    def restrict(*objects):
+        token = upstream.sandbox.add_user('limited', lambda *_: None)
+        upstream.client.load(*objects)
+        config = upstream.kubeconfig()
+        for user in config['users']:
+            user['user'] = {'token': token}
+        (tmp_path / 'limited').write_text(json.dumps(config))
+        monkeypatch.setenv('KUBECONFIG', str(tmp_path / 'limited'))
+    return restrict
+
+
+@pytest.mark.parametrize('args', [['--sandbox', '--upstream', '--reload'], ['--shadow']])
+def test_named_namespaces_are_served_without_rights_to_list_them(
+        start, script, upstream, restrict, args):
+    upstream.client.create('namespaces', 'ns')
+    upstream.client.create('kopfexamples', 'other', namespace='ns', spec={})
+    restrict(*rights.make_role(rights.make_rule('customresourcedefinitions')),
+             *rights.make_role(rights.make_rule('kopfexamples'), namespace='ns'))
+    process, _ = start('run', *args, '-n', 'ns', script(HANDLERS))
+    read_until(process, "And here we are! other")
+    assert stop(process)[0] == 0
+
+
 @pytest.mark.parametrize('args', [['--sandbox', '--upstream'], ['--shadow']])
-def test_what_the_upstream_refuses_is_told_at_the_end(
-        start, script, upstream, tmp_path, monkeypatch, args):
-    token = upstream.sandbox.add_user('limited', lambda *_: None)
-    upstream.client.load(*rights.make_role(
-        rights.make_rule('namespaces', 'customresourcedefinitions')))
-    config = upstream.kubeconfig()
-    for user in config['users']:
-        user['user'] = {'token': token}
-    (tmp_path / 'limited').write_text(json.dumps(config))
-    monkeypatch.setenv('KUBECONFIG', str(tmp_path / 'limited'))
+def test_what_the_upstream_refuses_is_told_at_the_end(start, script, restrict, args):
+    restrict(*rights.make_role(rights.make_rule('namespaces', 'customresourcedefinitions')))
     process, _ = start('run', *args, '-A', script(HANDLERS))
     read_until(process, "Watching of kopfexamples.v1.kopf.dev cluster-wide has failed")
     code, out = stop(process)
