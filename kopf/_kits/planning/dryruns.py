@@ -61,7 +61,8 @@ class DryRun(runs.Run):
         self.items: Sequence[plans.Item] = ()
         self.writers: dict[Item, dict[str, None]] = {}
         self.staged: set[Item] = set()
-        self.refused: dict[Item, plans.Refused] = {}
+        self.refused: dict[tuple[Item, Sequence[str]], plans.Refused] = {}
+        """The latest refusals, by the objects and the handlers."""
         self.requests: collections.Counter[str] = collections.Counter()
         self.withheld: dict[object, plans.ExternalCall] = {}
         """The calls of external systems that are not made, the latest ones of each thing."""
@@ -218,8 +219,8 @@ class DryRun(runs.Run):
     def _hear_refusal(self, request: requests.Request, error: APIError) -> None:
         refused = make_refused(request, error, writers_var.get() or ())
         if refused is not None and not (self._is_over or staging_var.get()):
-            key = request.namespace, refused.place.name
-            self.refused[request.kind.resource, key] = refused
+            item = request.kind.resource, (request.namespace, refused.place.name)
+            self.refused[item, tuple(refused.handlers)] = refused
 
     def hear(self, change: Change) -> None:
         item = change.resource, change.new.key
@@ -229,7 +230,9 @@ class DryRun(runs.Run):
         if staging_var.get():
             self.staged.add(item)
             return
-        self.refused.pop(item, None)
+        key = item, tuple(writers_var.get() or ())
+        if key in self.refused and not _is_recording(change):  # it is accepted in another way
+            del self.refused[key]
         if (writers := writers_var.get()) is not None:
             self.writers.setdefault(item, {}).update(dict.fromkeys(writers))
         for stage in self._rules:
@@ -254,6 +257,12 @@ class DryRun(runs.Run):
             text = f"The status that the stages have for {stage.resource} is refused: "
             if not any(problem.startswith(text) for problem in self.problems):
                 self.problems.append(text + str(e))
+
+
+def _is_recording(change: Change) -> bool:
+    """Whether nothing is changed of the object but what Kopf keeps for itself."""
+    return change.type == 'MODIFIED' and change.old is not None and (
+        comparing.reduce(change.old.decode()) == comparing.reduce(change.new.decode()))
 
 
 def make_refused(

@@ -117,7 +117,8 @@ def _iter_call(call: ExternalCall) -> Iterator[str]:
 
 
 def _iter_refused(refused: Refused) -> Iterator[str]:
-    yield f"! {refused.verb} {refused.place}{_by(refused.handlers)}: {refused.message}"
+    handlers = refused.handlers[::-1]  # the latest one is most likely the culprit
+    yield f"! {refused.verb} {refused.place}{_by(handlers)}: {refused.message}"
 
 
 def _iter_item(item: Item) -> Iterator[str]:

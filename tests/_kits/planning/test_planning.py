@@ -258,6 +258,23 @@ async def create(retry, **_):
     assert made.items and not made.refused and not made.failures
 
 
+@pytest.mark.parametrize('more', ['', '''
+@kopf.on.create('kopfexamples')
+def change(patch, **_):
+    patch.spec['x'] = 1
+'''])
+def test_refused_patches_of_handlers_are_shown(plan, parent, more):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def create(patch, **_):
+    patch.metadata.labels['not a label'] = 'x'
+''' + more)
+    refused, = made.refused
+    assert refused.handlers == ['create for kopfexamples.kopf.dev default/example']
+    assert "metadata.labels" in refused.message
+    assert [field.path for item in made.items for field in item.fields] == ['spec.x'] * bool(more)
+
+
 def test_failing_handlers_are_shown_with_their_objects(plan, parent):
     made = plan('''
 @kopf.on.create('kopfexamples')
