@@ -278,6 +278,9 @@ def _make_item(
     """Make the item of an object; None if only Kopf's own annotations would change."""
     kind, base, local = difference.kind, difference.base, difference.local
     place, handlers = locate(kind, *difference.key), sorted(writers or ())
+    if local is None and base is not None and _is_deleting(base):  # only its finalizers hold it
+        return Item(place, 'change', handlers, finalizers=list(
+            comparing.compare_finalizers(base, {})))
     if local is None or _is_deleted(difference):
         owner = '' if writers is not None or base is None else _name_owners(base)
         return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)

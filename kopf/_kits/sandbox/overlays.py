@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from kopf._kits.sandbox import objects, schemas
 from kopf._kits.sandbox.applying import rebasing
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, key_of, stored_resource
-from kopf._kits.sandbox.deleting import is_released
+from kopf._kits.sandbox.collecting import RELEASED
+from kopf._kits.sandbox.deleting import CRD_CLEANUP, is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified
@@ -230,8 +231,7 @@ class Overlay:
             theirs = None if base is None else base.decode()
             ours = None if entry is None else entry.decode()
             if theirs is not None and (
-                    'deletionTimestamp' in theirs['metadata'] if ours is None else
-                    reduce(theirs) == reduce(ours)):
+                    _is_ending(theirs) if ours is None else reduce(theirs) == reduce(ours)):
                 continue
             found.append(Difference(self._find_kind(resource), key, theirs, ours))
         return found
@@ -271,6 +271,12 @@ def _strip(obj: Obj, *fields: str) -> Obj:
 
 def reduce(obj: Obj) -> Obj:
     return _strip(obj, 'managedFields', 'generation')
+
+
+def _is_ending(obj: Obj) -> bool:
+    """Whether the object is being deleted, and only Kubernetes has to do anything for that."""
+    return 'deletionTimestamp' in obj['metadata'] and (
+        {*RELEASED, CRD_CLEANUP}.issuperset(obj['metadata'].get('finalizers') or ()))
 
 
 def _join(key: Key) -> str:

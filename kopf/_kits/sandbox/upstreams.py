@@ -96,7 +96,8 @@ class Upstream(Origin):
         """
         Find the objects of the sandbox that differ from those of the cluster.
 
-        What the cluster is deleting itself is no difference. Call it in the event loop of the
+        What the cluster is deleting itself is no difference; but it is one if the finalizers for
+        which the cluster waits were removed in the sandbox. Call it in the event loop of the
         sandbox.
 
         :returns: for each object its ``kind``, its ``key`` (the namespace and the name), its

@@ -666,6 +666,27 @@ def test_only_the_selected_objects_are_handled(plan, parent, client):
     assert names(made.items) == [('create', 'configmaps default/other')]
 
 
+def test_deletions_that_wait_for_the_operator_are_shown_by_their_finalizers(plan, client):
+    finalizer = 'kopf.zalando.org/KopfFinalizerMarker'
+    client.create('kopfexamples', {
+        'metadata': {'name': 'one', 'finalizers': [finalizer]}, 'spec': {}})
+    client.delete('kopfexamples', 'one')
+    holding = '''
+@kopf.on.delete('kopfexamples')
+def delete(**_):
+    raise kopf.TemporaryError("the backup is not done", delay=60)
+'''
+    assert not plan(holding).items
+    for made in (plan(NOTHING + '''
+@kopf.on.create('kopfexamples')
+def create(**_):
+    pass
+''', against=holding), plan(holding.replace('raise', 'pass  #'))):
+        item, = made.items
+        assert (item.action, item.finalizers) == ('change', [f'-{finalizer}'])
+        assert not made.deletions and made.get_code() == 2
+
+
 def test_finalizers_of_other_objects_stay(plan, client):
     for name, labels in {'one': {}, 'two': {'a': 'b'}}.items():
         client.create('kopfexamples', {

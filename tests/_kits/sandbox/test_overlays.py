@@ -87,7 +87,7 @@ class Model:
         return {
             name for name in NAMES
             if (base := self.base.get(name)) != (here := self.here.get(name))
-            and not (here is None and DELETING in base.leaves)}
+            and not (here is None and DELETING in base.leaves and not base.finalizers())}
 
 
 class SlowUpstream(Upstream):

@@ -493,7 +493,14 @@ async def test_an_object_goes_when_its_finalizers_are_removed_here_only(there, o
             return await names(here, 'cm') == ['last']
 
         await until(is_next)
-        assert here.upstream.changes() == []  # the upstream is deleting it
+        change, = here.upstream.changes()  # the finalizer was removed here
+        assert change.base['metadata']['name'] == 'one' and change.local is None
+        await there.patch('cm', 'one', {'metadata': {'finalizers': None}})
+
+        async def is_same():
+            return here.upstream.changes() == []
+
+        await until(is_same)
 
 
 async def test_pods_of_the_upstream_end_at_once(there, over):
