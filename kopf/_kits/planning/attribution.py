@@ -6,6 +6,7 @@ Requests are served in other tasks than they are sent in. So, the handler is fou
 handlers have left.
 """
 import asyncio
+import contextlib
 import contextvars
 import dataclasses
 import math
@@ -13,8 +14,9 @@ import re
 from collections.abc import Sequence
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.structs import bodies, references
-from kopf._core.actions import observers, progression
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, ids, references
+from kopf._core.actions import observers, progression, recording
 from kopf._core.intents import causes, handlers, pauses, typedargs
 from kopf._kits.sandbox.statuses import qualified
 
@@ -71,8 +73,10 @@ class Attribution(observers.Observer):
         """Until when (the time of the loop) there are retries, and ends of pauses."""
         self.running: dict[str, float] = {}
         """When the handlers, with their objects, began that have not ended; daemons excepted."""
-        self.pausing: str | None = None
-        """The annotation by which objects are paused."""
+        self.settings: configuration.OperatorSettings | None = None
+        """How the objects say what is due later. Without them, nobody asks."""
+        self.ids: Sequence[ids.HandlerId] = ()
+        """The handlers whose progress is recorded on the objects."""
         self.paused: dict[str, None] = {}
         """The objects that are paused."""
 
@@ -124,12 +128,29 @@ class Attribution(observers.Observer):
             self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:
         work_var.set({})
-        if self.pausing is not None:
-            self._note_pause(describe(resource, raw), raw)
+        if self.settings is not None:
+            now = clocks.Clock().now()
+            self._note_delays(raw, self.settings, now)
+            self._note_pause(describe(resource, raw), raw, self.settings, now)
         return lambda *_: None
 
-    def _note_pause(self, place: str, raw: bodies.RawBody) -> None:
-        pause, now = pauses.find(raw, self.pausing), clocks.Clock().now()
+    def _note_delays(
+            self, raw: bodies.RawBody, settings: configuration.OperatorSettings,
+            now: clocks.Moment,
+    ) -> None:
+        """Wait for the retries that were scheduled before the plan."""
+        for handler_id in self.ids:
+            with contextlib.suppress(ValueError):  # Kopf complains of it, and handles nothing
+                state = recording.fetch_state(
+                    handler_id, body=bodies.Body(raw), settings=settings, now=now)
+                if state is not None and not state.finished and state.due > now.mono:
+                    self.due = max(self.due, state.due)
+
+    def _note_pause(
+            self, place: str, raw: bodies.RawBody, settings: configuration.OperatorSettings,
+            now: clocks.Moment,
+    ) -> None:
+        pause = pauses.find(raw, settings.pausing.annotation)
         if pause is None or pause.is_over(now.wall):
             self.paused.pop(place, None)
         else:

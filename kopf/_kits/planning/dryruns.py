@@ -194,7 +194,9 @@ class DryRun(runs.Run):
         settings.tracing.enabled = False
         settings.admission.server = _serve_nothing
         settings.metrics.endpoint = settings.debugging.endpoint = None
-        self.attribution.pausing = settings.pausing.annotation
+        self.attribution.settings = settings
+        self.attribution.ids = [
+            handler.id for handler in self.setup.options['registry']._changing]
 
     def _narrow(self, handler: handlers.ResourceHandler) -> handlers.ResourceHandler:
         """Let a handler be only for the selected objects."""

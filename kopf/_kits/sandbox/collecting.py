@@ -13,7 +13,7 @@ from typing import Any
 
 from kopf._kits.sandbox import encoding
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, stored_resource
-from kopf._kits.sandbox.deleting import CRD_CLEANUP, FOREGROUND, ORPHAN
+from kopf._kits.sandbox.deleting import CRD_CLEANUP, FOREGROUND, ORPHAN, PROTECTIONS, RELEASED
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.requests import Request, User
 from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified, set_condition
@@ -29,10 +29,6 @@ NAMESPACE_CONTROLLER = User('system:serviceaccount:kube-system:namespace-control
 RETRY_DELAY = 1.0
 #: Between a namespace being emptied and its end, in seconds: clients see the former first.
 NAMESPACE_DELAY = 1.0
-
-#: Finalizers of what other controllers of a cluster protect while it is used: nothing uses it here.
-PROTECTIONS = ('kubernetes.io/pvc-protection', 'kubernetes.io/pv-protection')
-RELEASED = (FOREGROUND, ORPHAN, *PROTECTIONS)
 
 
 class Collector:

@@ -15,6 +15,9 @@ from kopf._kits.sandbox.storage import Entry
 FOREGROUND = 'foregroundDeletion'
 ORPHAN = 'orphan'
 CRD_CLEANUP = 'customresourcecleanup.apiextensions.k8s.io'
+#: Finalizers of what other controllers of a cluster protect while it is used: nothing uses it here.
+PROTECTIONS = ('kubernetes.io/pvc-protection', 'kubernetes.io/pv-protection')
+RELEASED = (FOREGROUND, ORPHAN, *PROTECTIONS)
 POLICIES = ('Foreground', 'Background', 'Orphan')
 OPTIONS = 'io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions'
 

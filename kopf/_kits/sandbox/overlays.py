@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from kopf._kits.sandbox import objects, schemas
 from kopf._kits.sandbox.applying import rebasing
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, key_of, stored_resource
-from kopf._kits.sandbox.collecting import RELEASED
-from kopf._kits.sandbox.deleting import CRD_CLEANUP, is_released
+from kopf._kits.sandbox.deleting import CRD_CLEANUP, RELEASED, is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified

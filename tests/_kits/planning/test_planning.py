@@ -687,6 +687,26 @@ def create(**_):
         assert not made.deletions and made.get_code() == 2
 
 
+@pytest.mark.parametrize('seconds', [1000, 100_000])
+def test_retries_are_awaited_that_were_scheduled_before(plan, client, seconds):
+    until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
+    client.create('kopfexamples', {'metadata': {'name': 'one', 'annotations': {
+        'kopf.zalando.org/create': json.dumps({
+            'started': '2020-01-01T00:00:00Z', 'delayed': until.isoformat(),
+            'purpose': 'create', 'retries': 1})}}, 'spec': {}})
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def create(retry, patch, **_):
+    patch.spec['retry'] = retry
+''')
+    if seconds == 1000:
+        item, = made.items
+        assert item.fields == [testing.Field('spec.retry', None, 1)]
+    else:
+        assert made.unknown == [
+            "It is not at rest in the end, after 3600 seconds of virtual time."]
+
+
 def test_finalizers_of_other_objects_stay(plan, client):
     for name, labels in {'one': {}, 'two': {'a': 'b'}}.items():
         client.create('kopfexamples', {
