@@ -70,7 +70,7 @@ class Attribution(observers.Observer):
         self.failures: dict[str, Failure] = {}
         """By the handlers with their objects."""
         self.due = 0.0
-        """Until when (the time of the loop) there are retries, and ends of pauses."""
+        """Until when (the time of the loop) there are retries, ends of pauses, stages."""
         self.running: dict[str, float] = {}
         """When the handlers, with their objects, began that have not ended; daemons excepted."""
         self.settings: configuration.OperatorSettings | None = None

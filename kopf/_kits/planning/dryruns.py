@@ -239,6 +239,7 @@ class DryRun(runs.Run):
             self.writers.setdefault(item, {}).update(dict.fromkeys(writers))
         for stage in self._rules:
             if stage.is_for(change):
+                self.attribution.due = max(self.attribution.due, self._latest + stage.after)
                 task = self.loop.create_task(self._advance(item, stage))
                 self._staging.add(task)
                 task.add_done_callback(self._staging.discard)

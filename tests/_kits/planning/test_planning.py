@@ -578,6 +578,22 @@ def go(spec, status, patch, **_):
     assert not item.status
 
 
+@pytest.mark.parametrize('seconds', [500, 5000])
+def test_late_stages_are_awaited(plan, parent, tmp_path, seconds):
+    path = tmp_path / 'stages.yaml'
+    path.write_text(f'- {{resource: configmaps, status: {{}}}}\n'
+                    f'- {{resource: kopfexamples.kopf.dev, after: {seconds}, status: {{x: 1}}}}')
+    made = plan('''
+@kopf.on.event('kopfexamples')
+def go(status, patch, **_):
+    patch.spec['n'] = 2 + status.get('x', 0)
+''', stages=path)
+    item, = made.items
+    assert item.fields == [testing.Field('spec.n', 1, 3 if seconds == 500 else 2)]
+    assert made.unknown == ([] if seconds == 500 else [
+        "It is not at rest in the end, after 3600 seconds of virtual time."])
+
+
 @pytest.mark.parametrize('text', [
     '{', '- {}', '- {resource: x}', '5', '', '- {resource: x, status: ready}',
     '- {resource: x, status: {}, after: "5"}', '- {resource: x, status: {}, after: true}',
