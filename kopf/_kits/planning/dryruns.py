@@ -178,7 +178,8 @@ class DryRun(runs.Run):
         registry.append(handlers.ActivityHandler(
             id=ids.HandlerId('kopf-plan'), fn=self._isolate, activity=causes.Activity.STARTUP))
         for handler in registry.iter_resource_handlers():
-            if isinstance(handler, handlers.DaemonHandler):
+            if isinstance(handler, handlers.DaemonHandler) or (
+                    callable(getattr(handler, 'initial_delay', None))):
                 self._rest = self._horizon  # nobody knows when they act
             times = (getattr(handler, name, None) for name in ('interval', 'idle', 'initial_delay'))
             self._rest = max(self._rest, self.setup.rest + sum(

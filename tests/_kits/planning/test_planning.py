@@ -578,6 +578,15 @@ def go(spec, status, patch, **_):
     assert not item.status
 
 
+def test_timers_are_awaited_whose_first_delay_is_a_function(plan, parent):
+    item, = plan('''
+@kopf.timer('kopfexamples', interval=10, initial_delay=lambda **_: 1000)
+def go(patch, **_):
+    patch.spec['n'] = 2
+''').items
+    assert item.fields == [testing.Field('spec.n', 1, 2)]
+
+
 @pytest.mark.parametrize('seconds', [500, 5000])
 def test_late_stages_are_awaited(plan, parent, tmp_path, seconds):
     path = tmp_path / 'stages.yaml'
