@@ -41,4 +41,6 @@ def _run(
             os.dup2(file.fileno(), fd)
     os.chdir(folder)
     sys.path.insert(0, '')  # as `python -m pytest` does
-    sys.exit(pytest.main(['-q', '-c', os.devnull, '--rootdir', str(folder), *args]))
+    config = output.with_name('empty.ini')
+    config.touch()
+    sys.exit(pytest.main(['-q', '-c', str(config), '--rootdir', str(folder), *args]))
