@@ -11,7 +11,6 @@ import logging
 import pathlib
 import re
 import shlex
-import threading
 
 import click
 import pytest
@@ -113,17 +112,6 @@ def test_operators_do_their_work(snippet, folder, errors, record_property, monke
         assert not errors, '\n'.join(errors)
 
 
-def join_daemons():
-    """
-    Wait until the threads of daemons have noticed the deletions.
-
-    Virtual time does not wait for them, but it does for the thread that calls this.
-    """
-    for thread in threading.enumerate():
-        if thread.name.startswith('kopf-daemon'):
-            thread.join(10)
-
-
 async def go_through(snippet, path, folder, monkeypatch):
     """Let an operator see the lives of objects: they are created, changed, and deleted."""
     others, objects = find_manifests(snippet)
@@ -145,7 +133,6 @@ async def go_through(snippet, path, folder, monkeypatch):
             await asyncio.sleep(65)
             for obj in objects:
                 await api.client.delete(obj)
-            await asyncio.to_thread(join_daemons)
             for obj in objects:
                 await api.client.wait_gone(obj, timeout=200)
             assert operator.log

@@ -5,9 +5,11 @@ Both are read together, as one `Moment`. So, a persisted wall-clock time is conv
 time when it is loaded (see `Moment.at`), and later jumps of the wall clock do not affect it.
 """
 import asyncio
+import concurrent.futures
 import contextlib
 import datetime
-from typing import NamedTuple
+import threading
+from typing import Any, NamedTuple
 
 PRECISION = 0.001
 """
@@ -54,3 +56,31 @@ def stand_still() -> contextlib.AbstractContextManager[object]:
     block = getattr(asyncio.get_running_loop(), 'stand_still', contextlib.nullcontext)
     found: contextlib.AbstractContextManager[object] = block()
     return found
+
+
+def hold_for(future: 'asyncio.Future[Any]', call: object) -> None:
+    """Let no time pass while a thread works on this call, if the time of the loop is virtual."""
+    hold = getattr(asyncio.get_running_loop(), 'hold_for', None)
+    if hold is not None:
+        hold(future, call)
+
+
+def wait_in_thread(
+        loop: asyncio.AbstractEventLoop, work: 'concurrent.futures.Future[Any]',
+        timeout: float | None,
+) -> float | None:
+    """
+    Wait in a thread until this work of the loop is done, if the time of the loop is virtual.
+
+    Returns how long to wait in real time then. For real time, this is the timeout.
+    """
+    wait = getattr(loop, 'wait_in_thread', None)
+    left: float | None = timeout if wait is None else wait(work, timeout)
+    return left
+
+
+def make_flag() -> threading.Event | None:
+    """Make an event for which threads wait in virtual time; None if that of the loop is real."""
+    make = getattr(asyncio._get_running_loop(), 'make_flag', None)
+    flag: threading.Event | None = None if make is None else make()
+    return flag

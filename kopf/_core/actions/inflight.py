@@ -24,8 +24,8 @@ MAX_NAMED = 5
 class Call:
     """One call of one handler. A synchronous handler waits for a thread of the executor first."""
     __slots__ = (
-        '_awaited', '_is_interrupted', 'began', 'executor', 'handler', 'kwargs', 'loop',
-        'requested', 'task', 'thread')
+        '_awaited', 'began', 'executor', 'handler', 'is_interrupted', 'kwargs', 'loop', 'requested',
+        'task', 'thread')
 
     def __init__(
             self,
@@ -43,7 +43,7 @@ class Call:
         """The time of the event loop when the call began; None while it waits for a thread."""
         self.task = asyncio.current_task()
         self.thread: int | None = None
-        self._is_interrupted = False
+        self.is_interrupted = False
         self._awaited: Future[Any] | None = None
         """What the thread waits for, if that can be interrupted."""
 
@@ -52,7 +52,7 @@ class Call:
         """Note that the current thread waits for this work of the event loop."""
         self._awaited = work
         try:
-            if self._is_interrupted:
+            if self.is_interrupted:
                 work.cancel()
             yield
         finally:
@@ -64,7 +64,7 @@ class Call:
 
         The thread itself cannot be interrupted.
         """
-        self._is_interrupted = True  # before the look: the thread looks in the reverse order
+        self.is_interrupted = True  # before the look: the thread looks in the reverse order
         work = self._awaited
         if work is not None:
             work.cancel()

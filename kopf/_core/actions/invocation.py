@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from kopf._cogs.aiokits import clocks
 from kopf._core.actions import inflight
 from kopf._core.intents import handlers
 
@@ -55,6 +56,7 @@ async def _invoke_in_thread(
     context.run(inflight.call_var.set, call)
     running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs), call)
     future = asyncio.wrap_future(running)
+    clocks.hold_for(future, call)
     while not future.done():
         try:
             await asyncio.wait([future])

@@ -9,6 +9,8 @@ import enum
 import threading
 from typing import Any, Self
 
+from kopf._cogs.aiokits import clocks
+
 
 class DaemonStoppingReason(enum.Flag):
     """
@@ -97,7 +99,13 @@ class DaemonStopper:
         return self._async_event
 
     def make_waiter(self, *, is_async: bool) -> 'DaemonStopped':
-        return AsyncDaemonStopperChecker(self) if is_async else SyncDaemonStopperChecker(self)
+        if is_async:
+            return AsyncDaemonStopperChecker(self)
+        if self._sync_event is None and (flag := clocks.make_flag()) is not None:
+            self._sync_event = flag
+            if self.is_set():
+                flag.set()
+        return SyncDaemonStopperChecker(self)
 
 
 class DaemonStopped(abc.ABC):

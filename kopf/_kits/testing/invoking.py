@@ -19,7 +19,7 @@ from kopf._core.actions import decisions, execution, lifecycles, loggers, progre
 from kopf._core.engines import posting
 from kopf._core.engines.reconciling import desired
 from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
-from kopf._kits.testing import capturing, previews, virtual
+from kopf._kits.testing import capturing, previews
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
 
@@ -277,10 +277,7 @@ class _Call:
 def _open_threads(
         settings: configuration.OperatorSettings) -> Iterator[concurrent.futures.Executor]:
     """Provide the threads for sync handlers. After the block, the threads take no more calls."""
-    loop = asyncio.get_running_loop()
     executor = concurrent.futures.ThreadPoolExecutor(settings.execution.max_workers)
-    if isinstance(loop, virtual.VirtualLoop):
-        virtual.hold(loop, executor)
     try:
         yield executor
     finally:

@@ -18,11 +18,18 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders
 from kopf._cogs.structs import credentials
 from kopf._core.intents import registries
-from kopf._kits import running
+from kopf._core.reactor import waiting as describing
+from kopf._kits import running, shutdown
 from kopf._kits.testing import capturing, scripts, virtual, waiting
 
 if TYPE_CHECKING:
     from kopf._kits.typed.confining import Confinement
+
+MAX_CANCELLATIONS = 10
+"""How often a task of an operator is cancelled until it is left alone."""
+
+_stuck: list[asyncio.Task[Any]] = []
+"""The tasks that are left alone. They are kept, as they would complain about their destruction."""
 
 _current: contextvars.ContextVar['Operator | None'] = contextvars.ContextVar(
     'current_operator', default=None)
@@ -104,9 +111,6 @@ class Operator:
         if self.before_start is not None:
             await self.before_start(
                 registry if registry is not None else registries.get_default_registry())
-        if isinstance(loop, virtual.VirtualLoop):
-            virtual.hold(loop, self.settings.execution.executor)
-            virtual.hold(loop, self.settings.execution._reserve)
         if not isinstance(loop.get_task_factory(), _TaskFactory):
             loop.set_task_factory(_TaskFactory(loop.get_task_factory()))
         ready = asyncio.Event()
@@ -168,7 +172,14 @@ class Operator:
                     stop_flag=self._stop,
                     **{'vault': vaults.Vault({'test': self._credentials}), **self._options})
             try:
-                await running.run_tasks(roots, ignored=_Foreign(self))
+                with shutdown.prolong(roots) as underway:
+                    await running.run_tasks(roots, ignored=_Foreign(self))
+                    if stuck := [task for task in self.tasks if _is_stuck(task)]:
+                        virtual.forget(stuck)
+                        _stuck.extend(stuck)
+                        raise RuntimeError(
+                            "The operator has not stopped: its handlers go on: "
+                            f"{describing.describe_tasks(stuck, underway)}.")
             finally:
                 if self._owns_settings:
                     self.settings.execution.executor.shutdown(wait=False)
@@ -204,20 +215,26 @@ def load(
 
 
 class _Foreign(Collection[asyncio.Task[Any]]):
-    """The tasks of the loop that the operator has not started."""
+    """The tasks of the loop that the operator has not started, or cannot end."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
         self._operator = operator
 
     def __contains__(self, task: object) -> bool:
-        return task not in self._operator.tasks
+        return not isinstance(task, asyncio.Task) or (
+            task not in self._operator.tasks or _is_stuck(task))
 
     def __iter__(self) -> Iterator[asyncio.Task[Any]]:
         return iter(task for task in asyncio.all_tasks() if task in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _is_stuck(task: asyncio.Task[Any]) -> bool:
+    """Whether the task was cancelled often, in vain: most probably, it waits for a thread."""
+    return not task.done() and task.cancelling() > MAX_CANCELLATIONS
 
 
 class _TaskFactory:

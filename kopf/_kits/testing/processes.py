@@ -142,6 +142,8 @@ class SeededLoop(virtual.VirtualLoop):
     ``origin`` is the wall time at the beginning.
     """
 
+    farewell = virtual.PATIENCE  # there are many runs, and many of their ends
+
     def __init__(
             self, seed: int | str, *,
             disorder: float = 0.0, latency: tuple[float, float] = (0.0, 0.0),
@@ -223,9 +225,7 @@ class SeededLoop(virtual.VirtualLoop):
     def forget(self, process: Process, tasks: list[Any]) -> None:
         """Never continue these tasks of the process, and do not wait for them at the end."""
         self.freeze(process)
-        for task in tasks:
-            asyncio._unregister_task(task)
-            task._log_destroy_pending = False
+        virtual.forget(tasks)
 
     async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
         """Do not wait for the threads: some of them never end."""

@@ -2,8 +2,11 @@
 Virtual time: an event loop whose clock jumps to the next timer when the loop has nothing to do.
 
 The time stands still while threads work for the loop, and while the loop waits for processes or
-foreign servers. Servers in the same loop are connected in memory, so that the loop sees all data in
-transit. Other programs can connect to these servers too.
+foreign servers. If a timer is due sooner, the time goes on as fast as the real time meanwhile. A
+thread that waits for the loop does not work: e.g. for a request, or for the ``stopped`` flag.
+
+Servers in the same loop are connected in memory, so that the loop sees all data in transit. Other
+programs can connect to these servers too.
 """
 import asyncio
 import asyncio.sslproto
@@ -14,24 +17,32 @@ import contextvars
 import dataclasses
 import datetime
 import functools
+import math
 import selectors
 import socket
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+from kopf._core.actions import inflight
+from kopf._core.intents import handlers, stopping
 from kopf._kits.testing import pipes
 
 P = ParamSpec('P')
 T = TypeVar('T')
-E = TypeVar('E', bound=concurrent.futures.Executor)
+
+Work = concurrent.futures.Future[T]
 
 PATIENCE = 1.0
-"""How many real seconds a foreign connection must be silent before the time can jump."""
+"""
+How many real seconds a foreign connection must be silent before the time can jump.
 
+Likewise, how long the thread of a daemon holds the time: daemons can block their threads for as
+long as their objects exist.
+"""
 
 def run(coro: Coroutine[Any, Any, T]) -> T:
     """Do the same as :func:`asyncio.run` in virtual time."""
@@ -65,9 +76,18 @@ def virtual_time(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop with virtual time, which begins at 0. The wall time moves equally."""
 
+    farewell = 60.0
+    """For how many real seconds a daemon still holds the time after the operator cancelled it."""
+
     def __init__(self) -> None:
         self.holds = 0
-        """How many threads and processes work for the loop now."""
+        """How many threads and processes work for the loop now, besides those of handlers."""
+        self._calls: dict[inflight.Call, float] = {}
+        """The calls of handlers whose threads work now, with the real times of the beginnings."""
+        self._cancelled: dict[inflight.Call, float] = {}
+        """Those of them that are cancelled, with the real times when this was noticed."""
+        self._waiting: set[Work[None]] = set()
+        """What is done when a thread has to go on that waits for the loop."""
         self.blocks = 0
         """In how many blocks of `stand_still` the loop is now."""
         self.is_patient = True
@@ -101,12 +121,34 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._waiters.append((float('-inf') if after is None else after, future))
         await future
 
-    @property
-    def is_held(self) -> bool:
-        """Whether threads or processes work for the loop: also those of anyio, e.g. of kr8s."""
-        return bool(self.holds) or ('anyio' in sys.modules and any(
-            type(thread).__module__ == 'anyio._backends._asyncio' and self._is_busy(thread)
-            for thread in threading.enumerate()))
+    def get_hold(self) -> float:
+        """
+        For how many more real seconds threads or processes hold the time: 0 if none of them works.
+
+        The threads are also those of anyio, e.g. of kr8s.
+        """
+        if self.holds or ('anyio' in sys.modules and any(
+                type(thread).__module__ == 'anyio._backends._asyncio' and self._is_busy(thread)
+                for thread in threading.enumerate())):
+            return math.inf
+        now = time.monotonic()
+        return max((0.0, *(self._get_end(call, now) - now for call in self._calls)))
+
+    def _get_end(self, call: inflight.Call, now: float) -> float:
+        """
+        Get the real time until which a working thread holds the time.
+
+        For all handlers but daemons, this is until its end. So it is for a daemon that is stopped,
+        until it is abandoned or cancelled.
+        """
+        if not isinstance(call.handler, handlers.DaemonHandler):
+            return math.inf
+        if call.is_interrupted:
+            return self._cancelled.setdefault(call, now) + self.farewell
+        stopped = call.kwargs.get('stopped')
+        reason = stopped.reason if isinstance(stopped, stopping.DaemonStopped) else None
+        is_ending = reason and not reason & stopping.DaemonStoppingReason.DAEMON_ABANDONED
+        return math.inf if is_ending else self._calls[call] + PATIENCE
 
     def _is_busy(self, thread: Any) -> bool:
         return (getattr(thread, 'loop', None) is self and not thread.stopping
@@ -138,7 +180,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self, executor: Any, func: Any, *args: Any) -> 'asyncio.Future[Any]':
         future = super().run_in_executor(executor, func, *args)
         self.holds += 1
-        future.add_done_callback(self._release)
+        future.add_done_callback(self._release, context=contextvars.Context())
         return future
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
@@ -153,12 +195,63 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         finally:
             self.holds -= 1
 
-    def release(self) -> None:
-        """Note that a thread has finished its work. Threads can call this method."""
+    # The threads of handlers. What is noted about them must not depend on whether their processes
+    # are killed, so it has a context of its own. The timers do: these threads are not woken up.
+
+    def hold_for(self, future: 'asyncio.Future[Any]', call: inflight.Call) -> None:
+        """Hold the time until the call in a thread is done, except while it waits for the loop."""
+        def forget(_: object) -> None:
+            self._calls.pop(call, None)
+            self._cancelled.pop(call, None)
+
+        self._calls[call] = time.monotonic()
+        future.add_done_callback(forget, context=contextvars.Context())
+
+    def wait_in_thread(self, work: 'Work[Any]', timeout: float | None) -> float | None:
+        """
+        Wait in a thread until the loop has done this work, or for so many seconds of its time.
+
+        Returns for how many real seconds to wait then: only if there is no loop to wait for.
+        """
+        until = math.inf if timeout is None else self.time() + timeout
+        if asyncio._get_running_loop() is self:  # the executor of the handler has no threads
+            return timeout
+        call = inflight.call_var.get()
+        if call is not None and call.thread != threading.get_ident():
+            call = None  # a thread of the author: it holds nothing
+        waiting: Work[None] = concurrent.futures.Future()
+        self._waiting.add(waiting)
         try:
-            self.call_soon_threadsafe(self._release)
+            self.call_soon_threadsafe(
+                self._let_wait, waiting, work, until, call, contextvars.copy_context(),
+                context=contextvars.Context())
+            waiting.result()
         except RuntimeError:  # the loop is closed
             pass
+        finally:
+            self._waiting.discard(waiting)
+        return timeout if self.is_closed() else 0
+
+    def _let_wait(
+            self, waiting: 'Work[None]', work: 'Work[Any]', until: float,
+            call: inflight.Call | None, context: contextvars.Context,
+    ) -> None:
+        if until < math.inf:
+            timer = self.call_at(until, _finish, waiting, context=context)
+            waiting.add_done_callback(lambda _: timer.cancel())
+        if call is not None and self._calls.pop(call, None) is not None:
+            # The thread holds the time again before it goes on.
+            waiting.add_done_callback(lambda _: self._calls.update({call: time.monotonic()}))
+        work.add_done_callback(lambda _: _finish(waiting))
+
+    def make_flag(self) -> threading.Event:
+        """Make an event for which threads wait in virtual time. It is to be set in the loop."""
+        return _Flag(self)
+
+    def close(self) -> None:
+        super().close()
+        for waiting in list(self._waiting):
+            _finish(waiting)
 
     def _release(self, _: object = None) -> None:
         self.holds -= 1
@@ -324,19 +417,19 @@ class _Selector(selectors.DefaultSelector):
             return ready
         if self._loop.blocks and self._loop.is_patient:
             return super().select(None)
-        is_held = self._loop.is_held
-        if not self._loop.is_patient or (not is_held and not self._is_waiting()):
+        hold = self._loop.get_hold()
+        if not self._loop.is_patient or (not hold and not self._is_waiting()):
             if self._loop.rest():
                 return []
             if timeout is not None:
                 self._loop.jump(timeout)
                 return []
-        limit = PATIENCE if self._foreign and not is_held else timeout
-        limit = limit if timeout is None or limit is None else min(timeout, limit)
-        ready = super().select(limit)
+        limit = hold or (PATIENCE if self._foreign else math.inf)
+        limit = limit if timeout is None else min(timeout, limit)
+        ready = super().select(limit if limit < math.inf else None)
         if ready:
             self._active = time.monotonic()
-        elif limit is not None and limit == timeout:
+        elif limit == timeout:
             self._loop.jump(timeout)
         return ready
 
@@ -347,31 +440,40 @@ class _Selector(selectors.DefaultSelector):
             or not all(_is_connection(fd) for fd in self._foreign))
 
 
-def hold(loop: VirtualLoop, executor: E) -> E:
-    """Hold the time of the loop while the executor works; return the executor."""
-    submit = executor.submit
+class _Flag(threading.Event):
+    """An event for which threads wait in virtual time. After the end of the loop, it is real."""
 
-    def submit_and_hold(
-            fn: Callable[..., T], /, *args: Any, **kwargs: Any,
-    ) -> 'concurrent.futures.Future[T]':
-        shown: concurrent.futures.Future[T] = concurrent.futures.Future()
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._works: set[Work[None]] = set()
+        """What the threads wait for: one for each."""
 
-        def work() -> None:
-            try:
-                if shown.set_running_or_notify_cancel():
-                    try:
-                        shown.set_result(fn(*args, **kwargs))
-                    except BaseException as e:
-                        shown.set_exception(e)
-            finally:
-                loop.release()  # after the result is set, or the time could jump before
+    def set(self) -> None:
+        super().set()
+        for work in list(self._works):
+            _finish(work)
 
-        loop.holds += 1
-        submit(work)
-        return shown
+    def wait(self, timeout: float | None = None) -> bool:
+        work: Work[None] = concurrent.futures.Future()
+        self._works.add(work)  # before the look: the loop looks in the reverse order
+        try:
+            is_over = self.is_set() or (timeout is not None and timeout <= 0)
+            return super().wait(0 if is_over else self._loop.wait_in_thread(work, timeout))
+        finally:
+            self._works.discard(work)
 
-    executor.submit = submit_and_hold  # type: ignore[method-assign]
-    return executor
+
+def forget(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Do not wait for these tasks at the end of the loop, and do not complain about them."""
+    for task in tasks:
+        asyncio._unregister_task(task)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def _finish(work: 'Work[None]') -> None:
+    if not work.done():
+        work.set_result(None)
 
 
 def _is_listening(fd: int) -> bool:

@@ -27,7 +27,6 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.path import intake, queueing, saving, switches, turns
-from kopf._kits.testing import virtual
 from kopf._kits.testing.virtual import run as run_virtually
 
 LATE = 1.0
@@ -239,7 +238,6 @@ class Operator:
         self.settings = OperatorSettings()
         self.settings.posting.enabled = False
         self.settings.execution.default_backoff = 1
-        virtual.hold(asyncio.get_running_loop(), self.settings.execution.executor)
         for key, value in persistence.items():
             setattr(self.settings.persistence, key, value)
         self.client = Client(api, self.settings)

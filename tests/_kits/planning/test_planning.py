@@ -520,15 +520,19 @@ def configure(settings, **_):
     assert not made.unknown and not made.failures
 
 
-def test_daemons_run_until_the_horizon(plan, parent):
-    made = plan('''
+@pytest.mark.parametrize('sync', [False, True])
+def test_daemons_run_until_the_horizon(plan, parent, sync):
+    source = '''
 @kopf.daemon('kopfexamples')
 async def run(patch, stopped, **_):
     await stopped.wait(1000)
-    await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+    made = kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
         'name': 'late', 'namespace': 'default'}})
+    await made
     await stopped.wait()
-''')
+'''
+    made = plan(source.replace('async ', '').replace('await made', 'made.result()').replace(
+        'await ', '') if sync else source)
     late, = (item for item in made.items if item.action == 'create')
     assert late.handlers == ['run for kopfexamples.kopf.dev default/example']
 

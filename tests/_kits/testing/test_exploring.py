@@ -51,6 +51,45 @@ def test_a_right_operator_survives_all_faults_at_all_writes(crd, script):
     assert explored.runs == 10 * len(explored.writes)
 
 
+THREADED = {
+    'a request': RIGHT.replace('async ', '').replace('await ', '').replace("}})", "}}).result()"),
+    'a flag': """
+import kopf
+
+@kopf.daemon('kopfexamples')
+def accompany(name, namespace, stopped, **_):
+    manifest = {
+        'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name, 'namespace': namespace}}
+    stopped.wait(60)
+    kopf.apply(manifest).result()
+    stopped.wait()
+""",
+    'a thread of its own': """
+import asyncio
+import time
+import kopf
+
+@kopf.on.create('kopfexamples')
+async def create(name, namespace, **_):
+    slow = asyncio.create_task(asyncio.to_thread(time.sleep, 0.1))
+    await kopf.apply({
+        'apiVersion': 'v1', 'kind': 'ConfigMap',
+        'metadata': {'name': name, 'namespace': namespace}, 'data': {'key': 'value'}})
+    await slow
+""",
+}
+
+
+@pytest.mark.parametrize('awaited', THREADED)
+def test_threads_of_killed_operators_do_not_hold_the_time(crd, script, awaited):
+    async def scenario(client):
+        await client.create('kopfexamples', 'obj', spec={})
+        await client.wait('configmaps', 'obj', timeout=300)
+
+    testing.explore(
+        scenario, script(THREADED[awaited]), load=[crd], strikes=['crash'], real_limit=60)
+
+
 LOOKING = """
 import uuid
 import kopf

@@ -3,13 +3,13 @@ One-off server-side apply from inside of any handler, by the connections of the 
 """
 import asyncio
 import concurrent.futures
-import contextlib
 import contextvars
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Generic, NoReturn, TypeVar
 
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import inflight, invocation
@@ -69,8 +69,10 @@ class Application(Awaitable[T], Generic[T]):
             asyncio.get_running_loop()
         except RuntimeError:
             call = inflight.call_var.get()
-            with contextlib.nullcontext() if call is None else call.awaiting(self._work):
+            if call is None:
                 return self._wait(timeout)
+            with call.awaiting(self._work):
+                return self._wait(clocks.wait_in_thread(call.loop, self._work, timeout))
         raise RuntimeError("This would block the event loop: use `await` instead of `result()`.")
 
     def _wait(self, timeout: float | None) -> T:
