@@ -342,6 +342,7 @@ def get_copy(body: Body, key: str) -> Any:
 _IDENTITY = ('name', 'namespace', 'uid')
 _TEXTS = (*_IDENTITY, 'resourceVersion', 'creationTimestamp', 'deletionTimestamp')
 _MAPS = ('labels', 'annotations')
+_STRINGS = frozenset({str})
 _MAX_DIGITS = 100
 
 
@@ -366,11 +367,11 @@ def find_damage(value: object) -> str | None:
     for key in _MAPS:
         pairs = meta.get(key)
         if pairs is not None and not (
-                isinstance(pairs, dict) and all(isinstance(val, str) for val in pairs.values())):
+                isinstance(pairs, dict) and _STRINGS.issuperset(map(type, pairs.values()))):
             return f"metadata.{key} is no mapping of strings"
     finalizers = meta.get('finalizers')
     if finalizers is not None and not (
-            isinstance(finalizers, list) and all(isinstance(val, str) for val in finalizers)):
+            isinstance(finalizers, list) and _STRINGS.issuperset(map(type, finalizers))):
         return "metadata.finalizers is no list of strings"
     owners = meta.get('ownerReferences')
     if owners is not None and not (

@@ -301,9 +301,11 @@ def find_misfit(
 ) -> str | None:
     """Say why some of the handlers cannot be called: the object does not fit their types."""
     found = find_misfits(candidates, get_cause)
+    if not found:
+        return None
     names = ', '.join(repr(handler.id) for handler, _ in found)
     reasons = dict.fromkeys(reason for _, e in found for reason in e.reasons)
-    return f"The object does not fit the types of {names}: {'; '.join(reasons)}" if found else None
+    return f"The object does not fit the types of {names}: {'; '.join(reasons)}"
 
 
 def describe_misfit(e: typedargs.MisfitError) -> str:
