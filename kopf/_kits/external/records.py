@@ -109,6 +109,13 @@ class Record:
         return json.dumps(fields, separators=(',', ':'), default=_encode_time)
 
 
+_TYPES: Mapping[str, Any] = {
+    'phase': str, 'attempt': int, 'since': str, 'previous': list,
+    **dict.fromkeys(('key', 'adopted'), Key | None),
+    **dict.fromkeys(('token', 'by', 'synced', 'of'), str | None)}
+"""The types of the encoded fields: people can edit them."""
+
+
 def _encode_time(time: datetime.datetime) -> str:
     return time.isoformat(timespec='milliseconds')
 
@@ -117,6 +124,8 @@ def decode(text: str) -> Record:
     """:raises ValueError: if the record is not readable."""
     try:
         fields: dict[str, Any] = json.loads(text)
+        if not all(isinstance(value, _TYPES[name]) for name, value in fields.items()):
+            raise TypeError
         fields['phase'] = Phase(fields['phase'])
         fields['previous'] = tuple(fields.get('previous', ()))
         if 'since' in fields:

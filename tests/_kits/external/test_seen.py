@@ -61,9 +61,16 @@ def test_answers_that_cannot_be_right_are_refused(record, key, problem):
     assert find_contradiction(raw, 'account', key) == problem
 
 
-def test_answers_about_strange_records_are_refused():
-    raw = {'metadata': {'annotations': {'external.kopf.dev/account': '{}'}}}
-    problem = "The record of an external system is not readable: '{}'"
+@pytest.mark.parametrize('record', [
+    '{}',
+    '{"phase": "deleting", "previous": "abc"}',  # it is not the keys a, b, c
+    '{"phase": "creating", "token": "t", "attempt": "1"}',
+    '{"phase": "known", "key": ["k"]}',
+    '{"phase": "known", "key": "k", "since": 1}',
+])
+def test_answers_about_strange_records_are_refused(record):
+    raw = {'metadata': {'annotations': {'external.kopf.dev/account': record}}}
+    problem = f"The record of an external system is not readable: {record!r}"
     assert find_contradiction(raw, 'account', 'k') == problem
 
 
