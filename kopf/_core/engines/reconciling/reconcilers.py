@@ -455,9 +455,11 @@ class Reconcilers(Member):
             self, raw: bodies.RawBody, patch: patches.Patch, target: application.Target,
     ) -> bodies.RawBody | None:
         """Apply the patch of a handler, unless the object is already so, or cannot be so."""
+        if application.is_in_place(raw, patch):
+            return raw
         version, digest = raw['metadata'].get('resourceVersion'), hash(repr(dict(patch)))
         vain = self._vain[1] if self._vain[0] == version else ()
-        if application.is_in_place(raw, patch) or (digest in vain and not patch.fns):
+        if digest in vain and not patch.fns:
             return raw
         sent: list[bodies.RawBody] = []
         if patch.fns:  # they are called once for each attempt: for what is sent
