@@ -150,7 +150,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
         ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
     :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
-        set. Default: none.
+        set, and raises the error of a future. Default: none.
     :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
         startup handlers have succeeded and the credentials are available. Default: none.
     :param vault: the credentials. Default: the login handlers provide them.
@@ -234,7 +234,7 @@ async def operator(**parameters: Any) -> None:
     :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
         ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
     :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
-        set. Default: none.
+        set, and raises the error of a future. Default: none.
     :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
         startup handlers have succeeded and the credentials are available. Default: none.
     :param vault: the credentials. Default: the login handlers provide them.
@@ -299,7 +299,7 @@ def run(**parameters: Any) -> None:
     :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
         ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
     :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
-        set. Default: none.
+        set, and raises the error of a future. Default: none.
     :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
         startup handlers have succeeded and the credentials are available. Default: none.
     :param vault: the credentials. Default: the login handlers provide them.
@@ -335,8 +335,9 @@ async def run_tasks(
     Wait until any of the root tasks ends; then, stop all other tasks of the event loop.
 
     Kopf cancels the root tasks at once. The other tasks are those that handlers have started: they
-    have 5 seconds to end, and then Kopf cancels them. Asyncio does not know which task has started
-    which, so Kopf stops all tasks of the event loop except the ``ignored`` ones.
+    have 5 seconds to end, and then Kopf cancels them; at once, if this call is cancelled. Asyncio
+    does not know which task has started which, so Kopf stops all tasks of the event loop except the
+    ``ignored`` ones.
 
     ::
 
@@ -351,12 +352,16 @@ async def run_tasks(
         task ends.
     :raises Exception: the first error of the root tasks.
     """
+    timeout = shutdown.HUNG_TASKS_TIMEOUT
     with shutdown.prolong(root_tasks) as underway:
         try:
             await asyncio.wait(root_tasks, return_when=return_when)
+        except asyncio.CancelledError:
+            timeout = 0.0  # the one who cancels waits, and is often one of these tasks
+            raise
         finally:
             await aiotasks.cancel(root_tasks)
-            await shutdown.finish_tasks(ignored=ignored, underway=underway)
+            await shutdown.finish_tasks(ignored=ignored, underway=underway, timeout=timeout)
     for task in root_tasks:
         if not task.cancelled():
             task.result()

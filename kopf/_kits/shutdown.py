@@ -116,8 +116,10 @@ class Shutdown:
     async def wait(self, stop_flag: flags.Flag | None) -> None:
         """Wait for a signal or for the stop flag, and log which of them has come."""
         waiting: set[asyncio.Future[Any]] = {self.signalled}
+        raised: asyncio.Task[Any] | None = None
         if stop_flag is not None:
-            waiting.add(asyncio.ensure_future(flags.wait_flag(stop_flag)))
+            raised = asyncio.create_task(flags.wait_flag(stop_flag))
+            waiting.add(raised)
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -129,6 +131,8 @@ class Shutdown:
             logger.info(f"Signal {number.name} is received. Operator is stopping.{hint}")
         else:
             logger.info("Stop-flag is raised. Operator is stopping.")
+            if raised is not None and not raised.cancelled():
+                raised.result()  # the error of a future
 
     def _receive(self, number: signal.Signals) -> None:
         if self.signalled.done():
@@ -206,11 +210,12 @@ def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[inflight.Call
 
 async def finish_tasks(
         *, ignored: Collection[asyncio.Task[Any]], underway: inflight.Calls | None = None,
+        timeout: float = HUNG_TASKS_TIMEOUT,
 ) -> None:
     """
     Wait until all tasks of the event loop have ended, except for the ignored ones and the current.
 
-    After `HUNG_TASKS_TIMEOUT`, the tasks are cancelled, and so are the tasks that they start then.
+    After the timeout, the tasks are cancelled, and so are the tasks that they start then.
     """
     underway = inflight.Calls() if underway is None else underway
 
@@ -220,7 +225,7 @@ async def finish_tasks(
                 if task not in ignored and task is not current]
 
     if hung := find():
-        await asyncio.wait(hung, timeout=HUNG_TASKS_TIMEOUT)
+        await asyncio.wait(hung, timeout=timeout)
     if hung := find():
         names = waiting.describe_tasks(hung, underway)
         logger.warning(f"Cancelling the tasks that are left behind: {names}.")

@@ -34,6 +34,19 @@ async def test_tasks_left_behind_can_end_by_themselves(looptime, caplog):
 
 
 @pytest.mark.looptime
+async def test_tasks_left_behind_are_cancelled_at_once_with_the_one_who_waits(looptime):
+    ignored = asyncio.all_tasks()
+    root, other = (asyncio.create_task(asyncio.sleep(1000)) for _ in range(2))
+    running = asyncio.create_task(kopf.run_tasks([root], ignored=ignored))
+    await asyncio.sleep(1)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert root.cancelled() and other.cancelled()
+    assert looptime == 1
+
+
+@pytest.mark.looptime
 async def test_tasks_left_behind_for_too_long_are_cancelled_and_named(looptime, caplog):
     ignored = asyncio.all_tasks()
     task = asyncio.create_task(asyncio.sleep(1000), name='leftover')
@@ -261,6 +274,21 @@ async def test_signals_are_not_handled_in_other_threads(settings, caplog):
     thread.join()
     assert signal.getsignal(signal.SIGTERM) == before
     assert caplog.messages == ["OS signals are ignored: running not in the main thread."]
+
+
+async def test_errors_of_futures_as_stop_flags_are_not_lost(settings):
+    flag = asyncio.get_running_loop().create_future()
+    flag.set_exception(ValueError("it is broken"))
+    with pytest.raises(ValueError, match="it is broken"):
+        await shutdown.Shutdown(inflight.Calls(), settings).wait(flag)
+
+
+async def test_cancelled_futures_are_raised_stop_flags(settings, caplog):
+    caplog.set_level('INFO')
+    flag = asyncio.get_running_loop().create_future()
+    flag.cancel()
+    await shutdown.Shutdown(inflight.Calls(), settings).wait(flag)
+    assert caplog.messages == ["Stop-flag is raised. Operator is stopping."]
 
 
 @pytest.mark.looptime
