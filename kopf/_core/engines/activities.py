@@ -4,6 +4,7 @@ Activities: handlers of the operator itself, for its startup, cleanup, authentic
 The handlers of an activity are called one after another, with retries, until all have finished.
 """
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -29,9 +30,12 @@ async def run_activity(
         activity: causes.Activity,
         memo: Any,
         context: execution.Context,
+        retrying: bool = True,
 ) -> Mapping[ids.HandlerId, Any]:
     """
     Run all handlers of an activity, and return their results by handler ids, except for None.
+
+    Unless ``retrying``, each handler has one attempt only, whatever its options are.
 
     :raises ActivityError: after all handlers have finished, if any of them has failed permanently.
     """
@@ -40,7 +44,9 @@ async def run_activity(
         logger=logger, memo=memo, indices=context.indices, activity=activity,
         settings=context.settings)
     clock = context.clock
-    declared = list(registry.get_activity_handlers(activity))
+    declared = [
+        handler if retrying else dataclasses.replace(handler, retries=1)
+        for handler in registry.get_activity_handlers(activity)]
     states = progression.State({
         handler.id: progression.HandlerState.new(now=clock.now()) for handler in declared})
     outcomes: dict[ids.HandlerId, progression.Outcome] = {}

@@ -112,6 +112,7 @@ class Operator:
         self._unlimited = self.client.without_limits()
         self._extend = extend
         self._extensions: Sequence[Extension] = ()
+        self._is_started = False
         self.brakes = brakes.Brakes(settings.brakes, get_share=lambda: self.role.share)
         self._env = saving.Environment(
             client=self.client, settings=settings, clock=self.clock,
@@ -167,6 +168,7 @@ class Operator:
         try:
             with waiting.remind(self.underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
+            self._is_started = True
             self._registry.verify()
             await self._attach()
             self._poster = asyncio.create_task(
@@ -223,7 +225,10 @@ class Operator:
                     await self._admission.stop(deadline)
             begun = loop.time()
             try:
-                await self._run_activity(causes.Activity.CLEANUP)
+                await self._run_activity(causes.Activity.CLEANUP, retrying=self._is_started)
+            except activities.ActivityError:
+                if self._is_started:
+                    raise  # otherwise, the reason is what has interrupted the startup
             finally:
                 deadline += loop.time() - begun
         finally:
@@ -269,10 +274,12 @@ class Operator:
             self,
             activity: causes.Activity,
             registry: registries.OperatorRegistry | None = None,
+            *,
+            retrying: bool = True,
     ) -> Mapping[ids.HandlerId, Any]:
         return await activities.run_activity(
             registry=registry if registry is not None else self._registry,
-            activity=activity, memo=self._env.memo, context=self._env)
+            activity=activity, memo=self._env.memo, context=self._env, retrying=retrying)
 
     async def _probe(self) -> tuple[Mapping[Any, Any], Collection[str]]:
         try:

@@ -66,6 +66,21 @@ async def test_nothing_is_asked_of_the_cluster_if_the_startup_has_failed(diary):
     assert diary == [('cleanup', 0)]
 
 
+async def test_cleanups_are_not_tried_again_if_the_startup_has_failed(diary):
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(memo, **_):
+        raise kopf.PermanentError("no way")
+
+    @kopf.on.cleanup(registry=diary.registry)
+    async def close(memo, **_):
+        await memo.session.close()
+
+    with pytest.raises(Exception, match="startup has failed.*no way"):
+        await asyncio.wait_for(diary.run(), timeout=3600)
+    assert diary == [('cleanup', 0)]
+    assert asyncio.get_running_loop().time() == 0
+
+
 async def test_the_operator_is_cleaned_up_when_its_flag_is_raised(diary):
     stop = asyncio.Event()
     task = asyncio.create_task(diary.run(stop_flag=stop))
