@@ -82,7 +82,7 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
         self.registry = registry
         self.settings = settings
         self._command = _Command(cli.main.name)
-        self._stop: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._stop: concurrent.futures.Future[bool] = concurrent.futures.Future()
         self._future = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name='KopfRunner', daemon=True)
 
@@ -98,7 +98,7 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
             tb: types.TracebackType | None,
     ) -> None:
         if not self._stop.done():
-            self._stop.set_result(None)
+            self._stop.set_result(True)
         self._thread.join(self.timeout)
         if self._thread.is_alive():
             raise self._abandon() from exc

@@ -129,10 +129,10 @@ class Shutdown:
             hint = " Another Ctrl+C leaves at once, without waiting for the handlers." if (
                 number == signal.SIGINT and self._owns_process and self.underway) else ""
             logger.info(f"Signal {number.name} is received. Operator is stopping.{hint}")
-        else:
-            logger.info("Stop-flag is raised. Operator is stopping.")
-            if raised is not None and not raised.cancelled():
-                raised.result()  # the error of a future
+        elif raised is not None:
+            result = None if raised.cancelled() else raised.result()  # or the error of a future
+            state = 'raised' if result is None else f'set to {result!r}'
+            logger.info(f"Stop-flag is {state}. Operator is stopping.")
 
     def _receive(self, number: signal.Signals) -> None:
         if self.signalled.done():

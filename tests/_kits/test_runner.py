@@ -71,14 +71,14 @@ def test_an_operator_runs_while_the_block_does(script):
     runner = run(KopfRunner([*ARGS, script(PRINTING)], timeout=200), "authentication has finished")
     assert (runner.exit_code, runner.exception) == (0, None)
     assert runner.exc_info[0] is SystemExit
-    assert "Stop-flag is raised" in runner.output
+    assert "Stop-flag is set to True" in runner.output
 
 
 def test_the_stdout_has_the_log_and_the_stderr_has_no_prints(script):
     runner = run(KopfRunner([*ARGS, script(PRINTING)], timeout=200), "authentication has finished")
     assert "to stdout" in runner.stdout
     assert "to stderr" in runner.stdout
-    assert "Stop-flag is raised" in runner.stdout
+    assert "Stop-flag is set to True" in runner.stdout
     assert "to stdout" not in runner.stderr
     assert runner.stderr.encode() == runner.stderr_bytes
     assert runner.stdout.encode() == runner.stdout_bytes

@@ -298,7 +298,7 @@ async def test_the_reason_to_stop_is_told(settings, caplog):
     flag = asyncio.Event()
     asyncio.get_running_loop().call_later(5, flag.set)
     await exiting.wait(flag)
-    assert caplog.messages == ["Stop-flag is raised. Operator is stopping."]
+    assert caplog.messages == ["Stop-flag is set to True. Operator is stopping."]
 
 
 @pytest.mark.parametrize(('number', 'owns', 'is_busy', 'is_told'), [
