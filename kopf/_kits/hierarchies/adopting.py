@@ -195,12 +195,13 @@ def adjust_namespace(
     See "Create owned resources" in the documentation.
 
     :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
-    :param namespace: the namespace. Default: the namespace of the object that is being handled.
+    :param namespace: the namespace; None is for cluster-scoped objects. Default: the namespace of
+        the object that is being handled.
     :param forced: whether to replace existing namespaces.
     :raises LookupError: outside of handlers, if there is no ``namespace``.
     :raises TypeError: if ``objs`` contains something that is not an object.
     """
-    if namespace is _UNSET or namespace is None:
+    if namespace is _UNSET:
         namespace = _get_owner().metadata.get('namespace')
     _place(objs, namespace, forced=forced)
 

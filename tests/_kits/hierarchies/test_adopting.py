@@ -322,9 +322,17 @@ def fill_in_deep_inside():
     obj = {}
     kopf.label(obj, None)
     kopf.harmonize_naming(obj, None, strict=True)
-    kopf.adjust_namespace(obj, None)
+    kopf.adjust_namespace(obj)
     kopf.append_owner_reference(obj, None)
     return obj
+
+
+def test_namespaces_can_be_taken_away():
+    obj = {'metadata': {'namespace': 'other'}}
+    kopf.adjust_namespace(obj, None)
+    assert obj == {'metadata': {'namespace': 'other'}}
+    kopf.adjust_namespace(obj, None, forced=True)
+    assert obj == {'metadata': {'namespace': None}}
 
 
 def test_what_is_none_is_taken_from_the_handled_object():
