@@ -81,8 +81,10 @@ def load_file(path: str | os.PathLike[str]) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as e:
+    except BaseException as e:  # also if the file calls sys.exit()
         del sys.modules[name]
+        if not isinstance(e, Exception):
+            raise
         raise _make_error(str(path), e) from e
 
 

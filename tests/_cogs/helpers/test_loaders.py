@@ -47,6 +47,14 @@ def test_files_are_loaded_once(write, seen):
     assert seen == ['one']
 
 
+def test_files_that_exit_are_loaded_again(write, seen):
+    path = write('one.py', 'import sys; sys.seen.append("one"); sys.exit(5)')
+    for _ in range(2):
+        with pytest.raises(SystemExit, match='5'):
+            preload(paths=[path], modules=[])
+    assert seen == ['one', 'one']
+
+
 def test_files_of_the_same_name_are_different(write, seen):
     one = write('a/handlers.py', 'import sys; sys.seen.append("a")')
     two = write('b/handlers.py', 'import sys; sys.seen.append("b")')
