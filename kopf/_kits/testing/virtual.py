@@ -163,6 +163,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 future.set_result(None)
         return bool(due)
 
+    def remind(self) -> None:
+        """Wake up the callers of `wait_idle` also while threads work: the time goes on."""
+        if self.get_hold():
+            self.rest()
+
     def jump(self, seconds: float) -> None:
         """Move the time forward."""
         self._now += seconds
@@ -503,13 +508,13 @@ async def pause(attempt: int, since: float) -> None:
     Wait before the next check of a condition.
 
     In virtual time, wait until the loop has nothing more to do at the present time. In real time,
-    wait for a short delay, which grows with the attempts.
+    and while threads hold the virtual time, wait for a short delay, which grows with the attempts.
     """
     loop = asyncio.get_running_loop()
     delay = 0.01 * 1.5 ** min(attempt, 40)
     if not isinstance(loop, VirtualLoop):
         await asyncio.sleep(min(delay, 0.2))
         return
-    reminder = loop.call_later(delay, lambda: None)  # limits the next jump of the time
+    reminder = loop.call_later(delay, loop.remind)  # limits the next jump of the time
     await loop.wait_idle(after=None if attempt == 0 else since)
     reminder.cancel()

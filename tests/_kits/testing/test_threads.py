@@ -217,6 +217,19 @@ async def test_other_threads_wait_for_the_flag_of_a_daemon_too(registry, operate
 
 
 @virtual_time
+async def test_conditions_are_checked_while_threads_work(registry, operate, blocker):
+    @kopf.on.create('kopfexamples', registry=registry)
+    def fn(logger, **_):
+        logger.info("It begins.")
+        blocker.wait(30)  # longer than conditions are waited for
+
+    async with operate() as (operator, _):
+        await operator.wait_log("It begins")
+        blocker.set()
+        await operator.wait_log("succeeded")
+
+
+@virtual_time
 async def test_threads_of_any_executor_take_no_time(registry, operate):
     done = []
 
