@@ -3,6 +3,7 @@ The sandbox itself: a Kubernetes API on a port of this machine, and in this proc
 """
 import asyncio
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -223,11 +224,11 @@ class Sandbox(Direct):
             ],
         }
 
-    def write_kubeconfig(self, path: Path) -> None:
+    def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
         """
         Write the kubeconfig to a file that only this user can read.
 
         :param path: the path of the file.
         """
         text = yaml.safe_dump(self.kubeconfig(), sort_keys=False)
-        keeping.write_secret(path, text)
+        keeping.write_secret(Path(path), text)

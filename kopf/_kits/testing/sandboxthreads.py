@@ -3,7 +3,7 @@ A sandbox in a thread: for tests without an event loop, or with blocking calls o
 """
 import asyncio
 import contextlib
-import pathlib
+import os
 import threading
 from collections.abc import Collection, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -51,7 +51,7 @@ class SandboxThread:
         """Make a kubeconfig, as `kopf.testing.Sandbox.kubeconfig` does."""
         return self.sandbox.kubeconfig()
 
-    def write_kubeconfig(self, path: pathlib.Path) -> None:
+    def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
         """
         Write the kubeconfig to a file that only this user can read.
 

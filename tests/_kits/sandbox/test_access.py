@@ -1,4 +1,5 @@
 import os
+import pathlib
 import ssl
 
 import aiohttp
@@ -150,9 +151,10 @@ async def test_secrets_are_not_in_logs(sandbox, session, caplog):
     assert token_of(sandbox, 'admin') not in caplog.text
 
 
-async def test_the_kubeconfig_is_only_for_its_owner(sandbox, tmp_path):
+@pytest.mark.parametrize('cls', [pathlib.Path, str])
+async def test_the_kubeconfig_is_only_for_its_owner(sandbox, tmp_path, cls):
     path = tmp_path / 'kubeconfig'
-    sandbox.write_kubeconfig(path)
+    sandbox.write_kubeconfig(cls(path))
     assert path.stat().st_mode & 0o077 == 0
     assert yaml.safe_load(path.read_text())['current-context'] == 'admin'
 
