@@ -1,9 +1,11 @@
 """
 Certificates: self-signed ones, and how TLS contexts get them.
 """
+import contextlib
 import datetime
 import ipaddress
 import os
+import re
 import ssl
 import tempfile
 from collections.abc import Iterable
@@ -165,3 +167,27 @@ def has_certificate(context: ssl.SSLContext) -> bool:
         except ssl.SSLError:
             return False
     return True
+
+
+def is_trusted(context: ssl.SSLContext, host: str) -> bool:
+    """Check if clients with the authorities of this machine accept a server with this context."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = ssl.create_default_context().wrap_bio(to_client, to_server, server_hostname=host)
+    try:
+        for _ in range(3):  # TLS needs two round trips at most
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+                return True
+            with contextlib.suppress(ssl.SSLWantReadError):
+                server.do_handshake()
+    except ssl.SSLError:
+        pass
+    return False
+
+
+def get_certificates(pem: bytes) -> bytes:
+    """Get the certificates of a file without anything else in it, such as the private key."""
+    return b''.join(re.findall(
+        rb'^-----BEGIN CERTIFICATE-----.+?^-----END CERTIFICATE-----\s*', pem,
+        flags=re.DOTALL | re.MULTILINE))

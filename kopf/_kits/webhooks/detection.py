@@ -69,8 +69,8 @@ class WebhookAutoServer(ClusterDetector, servers.WebhookServer):
         detected, or the address.
     :param cadata: the certificates that sign the certificate of this server, for the API server:
         PEM.
-    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
-        makes one; otherwise, the certificates of the API server's system apply.
+    :param cafile: a file with the same certificates. Default: the certificate of this server; or,
+        if this machine trusts it, the certificates of the API server's system apply.
     :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
         Default: none.
     :param context: a TLS context, instead of a new one.

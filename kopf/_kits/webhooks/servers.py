@@ -80,8 +80,8 @@ class WebhookServer(WebhookContextManager):
     :param host: the hostname under which the API server reaches this server. Default: the address.
     :param cadata: the certificates that sign the certificate of this server, for the API server:
         PEM.
-    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
-        makes one; otherwise, the certificates of the API server's system apply.
+    :param cafile: a file with the same certificates. Default: the certificate of this server; or,
+        if this machine trusts it, the certificates of the API server's system apply.
     :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
         Default: none.
     :param context: a TLS context, instead of a new one.
@@ -144,7 +144,7 @@ class WebhookServer(WebhookContextManager):
                 mark = files.look(paths)
                 try:
                     context = self._make_context(own)
-                    bundle = self._get_bundle(own)
+                    bundle = self._get_bundle(own, host)
                     listener.listen(context)
                 except (OSError, ValueError) as e:
                     if known is None:
@@ -221,13 +221,18 @@ class WebhookServer(WebhookContextManager):
             context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
-    def _get_bundle(self, own: tuple[bytes, bytes] | None) -> bytes | None:
+    def _get_bundle(self, own: tuple[bytes, bytes] | None, host: str) -> bytes | None:
         """Get the authority for the clients, and write it to the file ``cadump``."""
         bundle = self.cadata
         if bundle is None and self.cafile is not None:
             bundle = Path(self.cafile).read_bytes()
         if bundle is None and own is not None:
             bundle = own[0]
+        if bundle is None and self.certfile is not None and not self.insecure:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certfile, self.pkeyfile, self.password)
+            if not certificates.is_trusted(context, host):
+                bundle = certificates.get_certificates(Path(self.certfile).read_bytes())
         if bundle is not None and self.cadump is not None:
             Path(self.cadump).write_bytes(bundle)
         return bundle
@@ -266,8 +271,8 @@ class WebhookK3dServer(WebhookServer):
         ``'host.k3d.internal'``.
     :param cadata: the certificates that sign the certificate of this server, for the API server:
         PEM.
-    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
-        makes one; otherwise, the certificates of the API server's system apply.
+    :param cafile: a file with the same certificates. Default: the certificate of this server; or,
+        if this machine trusts it, the certificates of the API server's system apply.
     :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
         Default: none.
     :param context: a TLS context, instead of a new one.
@@ -305,8 +310,8 @@ class WebhookMinikubeServer(WebhookServer):
         ``'host.minikube.internal'``.
     :param cadata: the certificates that sign the certificate of this server, for the API server:
         PEM.
-    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
-        makes one; otherwise, the certificates of the API server's system apply.
+    :param cafile: a file with the same certificates. Default: the certificate of this server; or,
+        if this machine trusts it, the certificates of the API server's system apply.
     :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
         Default: none.
     :param context: a TLS context, instead of a new one.
@@ -344,8 +349,8 @@ class WebhookDockerDesktopServer(WebhookServer):
         ``'host.docker.internal'``.
     :param cadata: the certificates that sign the certificate of this server, for the API server:
         PEM.
-    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
-        makes one; otherwise, the certificates of the API server's system apply.
+    :param cafile: a file with the same certificates. Default: the certificate of this server; or,
+        if this machine trusts it, the certificates of the API server's system apply.
     :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
         Default: none.
     :param context: a TLS context, instead of a new one.

@@ -62,9 +62,26 @@ async def test_given_certificates_are_used(serve, fn, tmp_path):
     certfile, pkeyfile = write_pair(tmp_path, '127.0.0.1')
     config = await serve(kopf.WebhookServer(
         addr='127.0.0.1', port=0, certfile=certfile, pkeyfile=str(pkeyfile)))
-    assert set(config) == {'url'}
-    context = make_context(certfile.read_bytes())
-    assert await ask(get_port(config), build_request(), context=context) == 200
+    assert base64.b64decode(config['caBundle']) == certfile.read_bytes()
+    assert await ask(get_port(config), build_request(), context=make_context(config)) == 200
+
+
+async def test_certificates_that_this_machine_trusts_need_no_authority(
+        serve, fn, tmp_path, monkeypatch):
+    certfile, pkeyfile = write_pair(tmp_path, 'localhost')
+    monkeypatch.setenv('SSL_CERT_FILE', str(certfile))
+    for host, expected in [('localhost', {'url'}), ('elsewhere', {'url', 'caBundle'})]:
+        config = await serve(kopf.WebhookServer(
+            host=host, port=0, certfile=certfile, pkeyfile=pkeyfile))
+        assert set(config) == expected
+
+
+async def test_private_keys_are_never_told(serve, fn, tmp_path):
+    certfile, pkeyfile = write_pair(tmp_path, '127.0.0.1')
+    both = tmp_path / 'both.pem'
+    both.write_bytes(pkeyfile.read_bytes() + certfile.read_bytes())
+    config = await serve(kopf.WebhookServer(addr='127.0.0.1', port=0, certfile=both))
+    assert base64.b64decode(config['caBundle']) == certfile.read_bytes()
 
 
 async def test_a_given_context_is_used_as_it_is(serve, fn, tmp_path):
