@@ -11,12 +11,12 @@ import re
 import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sized
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from kopf._cogs.aiokits import deadlines
 from kopf._cogs.clients import errors, outages, pausing, pools, transfers, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, nesting
+from kopf._cogs.structs import bodies, credentials, nesting
 
 if TYPE_CHECKING:
     from kopf._cogs.clients import httpsessions
@@ -414,6 +414,18 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
                     self._warnings.add(text)
                     warning = re.sub(r'\\(.)', r'\1', text)
                     self.logger.warning(f"The API warns: {warning}")
+
+
+def verify_object(answer: Any) -> bodies.RawBody:
+    """
+    Check that the answer to a write is an object, and return it.
+
+    :raises errors.APIServerError: if it is not; e.g. a proxy has answered instead of the server.
+    """
+    damage = bodies.find_damage(answer)
+    if damage is not None:
+        raise errors.APIServerError(f"The API has answered with no proper object: {damage}.")
+    return cast(bodies.RawBody, answer)
 
 
 def _verify_all(*permits: Callable[[], None]) -> None:

@@ -36,10 +36,9 @@ async def apply(
     :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
     """
     params = {'fieldManager': manager, 'force': 'true' if force else 'false'}
-    applied: bodies.RawBody = await client.request(
+    return api.verify_object(await client.request(
         'PATCH', _get_path(resource, manifest['metadata']), params=params, logger=logger,
-        body=_encode(manifest).encode(), content_type=CONTENT_TYPE, permit=permit)
-    return applied
+        body=_encode(manifest).encode(), content_type=CONTENT_TYPE, permit=permit))
 
 
 async def verify_creation(
@@ -77,7 +76,7 @@ async def delete(
     options = {'kind': 'DeleteOptions', 'apiVersion': 'v1', 'propagationPolicy': 'Background',
                'preconditions': {'uid': metadata['uid']}}
     try:
-        result: bodies.RawBody = await client.request(
+        result = await client.request(
             'DELETE', _get_path(resource, metadata), body=_encode(options).encode(), logger=logger)
     except errors.APINotFoundError:
         return None
@@ -85,7 +84,8 @@ async def delete(
         if 'precondition' not in str(e):  # another conflict: the object is still there
             raise
         return None  # another object has its name
-    return None if result.get('kind') == 'Status' else result
+    is_done = isinstance(result, dict) and result.get('kind') == 'Status'
+    return None if is_done else api.verify_object(result)
 
 
 def _get_path(resource: references.Resource, metadata: Mapping[str, Any]) -> str:

@@ -54,15 +54,11 @@ async def patch(
     encoded = _encode(payload)
     nesting.verify_encoded(encoded, payload)
     try:
-        patched: bodies.RawBody = await client.request(
+        return api.verify_object(await client.request(
             'PATCH', path, body=encoded.encode(), timeout=timeout, retry=retry, permit=permit,
-            content_type=f'application/{content_type}-patch+json', logger=logger)
+            content_type=f'application/{content_type}-patch+json', logger=logger))
     except errors.APINotFoundError:
         return None
-    damage = bodies.find_damage(patched)
-    if damage is not None:
-        raise errors.APIServerError(f"The API has answered with no proper object: {damage}.")
-    return patched
 
 
 @functools.lru_cache(maxsize=10_000)

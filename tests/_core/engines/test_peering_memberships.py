@@ -7,6 +7,7 @@ import copy
 import datetime
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,7 @@ class Member:
         self.busy = False
         self.denied = self.unlisted = self.forbidden = False
         self.denials = self.refusals = 0
+        self.garbage = None
         self.standings = []
         self.settings = OperatorSettings()
         self.settings.peering.priority = priority
@@ -112,7 +114,9 @@ class Member:
             self.denials += 1
             raise errors.APINotFoundError("not found", status=404)
         if method == 'GET':
-            return {'items': [] if self.api.is_deleted else [self.api.raw]}
+            return self.garbage or json.dumps({
+                'metadata': {'resourceVersion': self.api.raw_version},
+                'items': [] if self.api.is_deleted else [self.api.raw]}).encode()
         payload = json.loads(body)
         version = payload.get('metadata', {}).get('resourceVersion', self.api.raw_version)
         if version != self.api.raw_version:
@@ -458,6 +462,19 @@ async def test_denied_object_that_is_there_is_no_reason_to_resume():
             await asyncio.sleep(LIFETIME)
             assert low.standing is Standing.YIELDING
     assert not [standing for _, standing in low.standings if standing not in PAUSED]
+
+
+@pytest.mark.parametrize('garbage', [b'null', b'[]', b'{}', b'{"items": null}', b'<html>'])
+@testing.virtual_time
+async def test_a_list_that_is_no_list_says_nothing_about_a_denied_object(garbage):
+    api = Api()
+    low, high = Member(api, 'low', 0), Member(api, 'high', 1)
+    low.garbage = garbage
+    async with meet(low, high):
+        await asyncio.sleep(1)
+        await low.deny(2)
+        await asyncio.sleep(LIFETIME)
+        assert low.standing is Standing.YIELDING
 
 
 @testing.virtual_time

@@ -523,3 +523,14 @@ async def test_nothing_is_listed_before_it_is_converted(
         assert not any(request.path.endswith('/things') for request in watched.requests)
         watched.script(define('Webhook'), on=CRDS)
         await lines.sinks['things', None].wait('listed', 'obj')
+
+
+async def test_what_is_no_list_of_definitions_says_nothing_about_the_conversion(
+        watched, serve_all, registry, handle, lines, until):
+    registry._converters['things.g.test'] = Same()
+    handle('g.test', 'things')
+    watched.script(say({}), on=CRDS)
+    async with serve_all():
+        await until(lambda: count_looks(watched) >= 2)
+        watched.script(define('Webhook'), on=CRDS)
+        await lines.sinks['things', None].wait('listed', 'obj')

@@ -20,7 +20,7 @@ import random
 from collections.abc import Callable, Collection
 
 from kopf._cogs.aiokits import clocks, tasks, timeouts
-from kopf._cogs.clients import api, errors, patching, streaks
+from kopf._cogs.clients import api, errors, listing, patching, streaks
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import judging, records
 
@@ -339,11 +339,12 @@ class Membership:
         :raises errors.APINotFoundError: if the object is in the list, or the list is also HTTP 404.
         :raises errors.APIError: for all other errors of the API.
         """
-        found = await self._client.request(
+        raw = await self._client.request(
             'GET', patching.get_list_path(self.resource, self.namespace),
             params={'fieldSelector': f'metadata.name={self.name}'},
-            retry=False, timeout=self._timeout)
-        if found['items']:
+            retry=False, timeout=self._timeout, parsed=False)
+        _, found = listing.parse_list(raw, self.resource)
+        if any(found):
             raise errors.APINotFoundError(
                 "The API denies that the object is there, though it lists the object.", status=404)
 

@@ -198,11 +198,10 @@ async def create(
     :raises errors.APIConflictError: if the object exists.
     :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
     """
-    created: bodies.RawBody = await client.request(
+    return api.verify_object(await client.request(
         'POST', resource.get_url(namespace=manifest['metadata'].get('namespace')),
         params={'fieldManager': CREATOR}, **options,
-        body=json.dumps(manifest, allow_nan=False).encode())
-    return created
+        body=json.dumps(manifest, allow_nan=False).encode()))
 
 
 async def claim(
@@ -231,10 +230,9 @@ async def claim(
     patch = {'metadata': {
         'uid': meta['uid'], 'resourceVersion': meta['resourceVersion'], 'managedFields': claimed}}
     path = resource.get_url(namespace=meta.get('namespace'), name=meta['name'])
-    newest: bodies.RawBody = await client.request(
+    return api.verify_object(await client.request(
         'PATCH', path, body=json.dumps(patch).encode(),
-        content_type='application/merge-patch+json', **options)
-    return newest
+        content_type='application/merge-patch+json', **options))
 
 
 def _is_overtaken(e: errors.APIError) -> bool:

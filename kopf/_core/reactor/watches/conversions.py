@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import api, errors, streaks
+from kopf._cogs.clients import api, errors, listing, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 
@@ -42,9 +42,10 @@ async def wait(
     pauses = itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))
     while True:
         try:
-            listed = await client.request(
-                'GET', references.CRDS.get_url(),
+            raw = await client.request(
+                'GET', references.CRDS.get_url(), parsed=False,
                 params={'fieldSelector': f'metadata.name={converter.name}'})
+            found = [*listing.parse_list(raw, references.CRDS)[1]]
         except errors.APIForbiddenError:
             logger.warning(f"There are no rights to read the definition of {converter.name}: it "
                            f"is not known whether the API server converts its versions.")
@@ -53,8 +54,8 @@ async def wait(
             await asyncio.sleep(streak.fail(e))
             continue
         streak.end()
-        if all(map(_is_converted, listed['items'])):
-            if any(map(_is_fresh, listed['items'])):
+        if all(map(_is_converted, found)):
+            if any(map(_is_fresh, found)):
                 await asyncio.sleep(SETTLING)
             return
         pause = next(pauses)
