@@ -181,7 +181,7 @@ def _describe_watch(watch: watchsets.WatchState, moment: clocks.Moment) -> Mappi
     return {
         'resource': str(watch.resource), 'namespace': watch.namespace,
         'running': watch.is_running,
-        'restarts': max(0, watch.pulse.begun - 1),
+        'restarts': watch.pulse.restarts,
         'last_event_seconds_ago': None if heard is None else round(moment.mono - heard, 3),
     }
 

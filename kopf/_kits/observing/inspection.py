@@ -18,6 +18,7 @@ from collections.abc import (
 from typing import Any, Protocol, TypeVar
 
 from kopf._cogs.aiokits import sharing
+from kopf._cogs.structs import references
 from kopf._core.actions import decisions, observers
 from kopf._core.engines.daemons import companions
 from kopf._core.engines.reconciling import hub
@@ -83,6 +84,11 @@ class Inspector:
         """List the watches; none before the startup handlers have succeeded."""
         watches = self.operator.watches
         return () if watches is None else watches.list_states()
+
+    def count_restarts(self) -> Mapping[references.Resource, int]:
+        """Count how many times watches were connected again, by resources."""
+        watches = self.operator.watches
+        return {} if watches is None else watches.count_restarts()
 
     def list_externals(self) -> Sequence[hub.State]:
         """List the external systems that were used."""

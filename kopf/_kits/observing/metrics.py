@@ -227,9 +227,11 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> Iterator[core.
     for watch in inspector.list_watches():
         key = (meters.get_controller(watch.resource),)
         running[key] += watch.is_running
-        restarts[key] += max(0, watch.pulse.begun - 1)
-        if watch.pulse.heard is not None:
-            ages[key] = max(ages.get(key, 0.0), now - watch.pulse.heard)
+        restarts[key] += 0
+        if watch.pulse.quiet_since is not None:
+            ages[key] = max(ages.get(key, 0.0), now - watch.pulse.quiet_since)
+    for resource, number in inspector.count_restarts().items():
+        restarts[meters.get_controller(resource),] += number
     yield series.make_gauge('kopf_watches', "Number of running watches", KIND, running)
     yield series.make_counter(
         'kopf_watch_restarts', "Total number of times that watches were connected again", KIND,

@@ -102,3 +102,22 @@ async def test_a_forgotten_watch_begins_with_another_pulse(watches):
         await watches.stop_all()
         watches.forget([KEY])
     assert watch.pulses[0] is not watch.pulses[1]
+
+
+@testing.virtual_time
+async def test_the_restarts_of_stopped_and_forgotten_watches_count_on(watches):
+    counts = []
+    for key in [KEY, (THINGS, 'other')]:
+        for _ in range(3):
+            watches.start(key, Watch(), name='one')
+            await asyncio.sleep(1)
+            counts.append(watches.count_restarts()[THINGS])
+    await watches.stop([KEY])
+    counts.append(watches.count_restarts()[THINGS])
+    watches.forget([KEY, (THINGS, 'never started')])
+    counts.append(watches.count_restarts()[THINGS])
+    watches.start(KEY, Watch(), name='one')
+    await asyncio.sleep(1)
+    counts.append(watches.count_restarts()[THINGS])
+    assert counts == [0, 1, 2, 2, 3, 4, 4, 4, 4]
+    await watches.stop_all()

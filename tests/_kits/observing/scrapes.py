@@ -41,8 +41,10 @@ class Measured:
             hub=None,
             settings=settings, clock=clocks.Clock(), underway=self.underway,
             brakes=brakes.Brakes(settings.brakes),
-            watches=types.SimpleNamespace(list_states=lambda: [watchsets.WatchState(
-                self.operator.informer.resource, None, self.pulse, True)]))
+            watches=types.SimpleNamespace(
+                list_states=lambda: [watchsets.WatchState(
+                    self.operator.informer.resource, None, self.pulse, True)],
+                count_restarts=lambda: {self.operator.informer.resource: self.pulse.restarts}))
         self.inspector = inspection.Inspector(self.inspected)
         self.measures = metrics.Measures(self.inspector)
         self.operator = Operator(self.api, registry, observer=self.measures.meter)

@@ -221,6 +221,21 @@ def test_watches_tell_when_they_were_connected_and_have_heard_something():
         pytest.approx(7, abs=0.1))
 
 
+def test_watches_that_have_never_heard_anything_tell_for_how_long():
+    async def run():
+        async with Measured(declare_created) as measured:
+            before = await measured.scrape()
+            for _ in range(10):
+                measured.pulse.begin()
+                await asyncio.sleep(60)
+            return before, await measured.scrape()
+
+    before, after = run_virtually(run())
+    assert 'kopf_watch_last_event_age_seconds' not in before.series
+    assert after.get('kopf_watch_last_event_age_seconds', kind='kopfexample') == (
+        pytest.approx(600, abs=0.1))
+
+
 @pytest.mark.parametrize('role, value', [('leader', 1), ('standby', 0)])
 def test_leadership_is_shown(role, value):
     async def run():

@@ -179,6 +179,10 @@ class Orchestration:
         """List all watches of objects, as they are now."""
         return [state for each in self._sets for state in each.list_states()]
 
+    def count_restarts(self) -> collections.Counter[references.Resource]:
+        """Count how many times the watches of objects were connected again, by resources."""
+        return sum((each.count_restarts() for each in self._sets), collections.Counter())
+
     async def adjust(
             self,
             resources: Collection[references.Resource],

@@ -2,6 +2,7 @@
 Sets of watches: each keeps some watches running, and tells which of them are dead or late.
 """
 import asyncio
+import collections
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -40,6 +41,8 @@ class WatchSet(Generic[K]):
         self._pulses: dict[K, pulses.Pulse] = {}
         self._ended: list[asyncio.Task[None]] = []
         """What has ended since the last `check`."""
+        self._past = collections.Counter[references.Resource]()
+        """The restarts of the forgotten watches, by their resources."""
 
     def __contains__(self, key: K) -> bool:
         """Whether this was started and not stopped."""
@@ -70,7 +73,8 @@ class WatchSet(Generic[K]):
     def forget(self, keys: Collection[K]) -> None:
         """Forget what was known of these watches: there will be others with their keys, or none."""
         for key in keys:
-            self._pulses.pop(key, None)
+            if (pulse := self._pulses.pop(key, None)) is not None:
+                self._past[key[0]] += pulse.restarts
 
     def drop_dead(self) -> Collection[K]:
         """Find the watches that have ended though nobody has stopped them: they can start again."""
@@ -85,6 +89,17 @@ class WatchSet(Generic[K]):
             task = self._ended.pop()
             if not task.cancelled():
                 task.result()
+
+    def count_restarts(self) -> collections.Counter[references.Resource]:
+        """
+        Count how many times watches were connected again, by their resources.
+
+        These numbers only grow: those of watches that are stopped or forgotten are included.
+        """
+        total = self._past.copy()
+        for key, pulse in self._pulses.items():
+            total[key[0]] += pulse.restarts
+        return total
 
     def list_states(self) -> Collection[WatchState]:
         return [
