@@ -24,6 +24,7 @@ from kopf._core.engines.daemons import companions
 from kopf._core.engines.reconciling import hub
 from kopf._core.path import intake, objects
 from kopf._core.reactor import operating
+from kopf._core.reactor.roles import works
 from kopf._core.reactor.watches import watchsets
 
 TOUR_STEP = 1000
@@ -71,14 +72,19 @@ class Inspector:
         return self.operator.role.describe().get('leadership')
 
     @property
+    def _works(self) -> Sequence[works.Works]:
+        """What handles objects; also of the shards that are being released or lost."""
+        return [*self.operator.role.works, *self.operator.role.ending]
+
+    @property
     def informers(self) -> Iterator[intake.Informer]:
-        return itertools.chain.from_iterable(each.informers for each in self.operator.role.works)
+        return itertools.chain.from_iterable(each.informers for each in self._works)
 
     @property
     def companions(self) -> Iterator[companions.Companion]:
         """The daemons and timers."""
         return itertools.chain.from_iterable(
-            list(each.spawner.alive) for each in self.operator.role.works)
+            list(each.spawner.alive) for each in self._works)
 
     def list_watches(self) -> Collection[watchsets.WatchState]:
         """List the watches; none before the startup handlers have succeeded."""

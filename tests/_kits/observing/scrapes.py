@@ -26,6 +26,18 @@ class Role(coordination.Coordination):
         return {} if self.described is None else {'leadership': self.described}
 
 
+class Releasing(Role):
+    """The role of an operator that releases all that it has handled."""
+
+    @property
+    def works(self):
+        return ()
+
+    @property
+    def ending(self):
+        return self._works
+
+
 class Measured:
     """An operator that is measured, and whatever has happened to it."""
 

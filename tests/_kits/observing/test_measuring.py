@@ -15,10 +15,10 @@ import kopf
 from kopf._cogs.serving import exchanges
 from kopf._core.actions import brakes
 from kopf._core.engines.admission import questions
-from kopf._kits.observing import metrics
+from kopf._kits.observing import debug, metrics
 from tests import expressions
 from tests._core.reactor.worlds import run_virtually
-from tests._kits.observing.scrapes import Measured
+from tests._kits.observing.scrapes import Measured, Releasing
 
 
 def declare_all(registry):
@@ -204,6 +204,21 @@ def test_what_an_operator_has_is_shown():
     assert scrape.get_all('kopf_objects_waiting', 'reason') == {'retry': 1}
     assert scrape.get('kopf_cycles_open') == 1
     assert scrape.get('kopf_watches') == 1
+
+
+def test_what_is_being_released_is_shown():
+    async def run():
+        async with Measured(declare_all) as measured:
+            measured.api.create('obj', spec={'lasts': 100})
+            measured.inspected.role = Releasing(measured.operator, described=None)
+            await asyncio.sleep(1)
+            described = await debug.describe(measured.inspector)
+            return described['at_work']['total'], await measured.scrape()
+
+    at_work, scrape = run_virtually(run())
+    assert at_work == 1
+    assert scrape.get('kopf_objects') == 1
+    assert scrape.get('kopf_daemons', handler='daemon', kind='kopfexample') == 1
 
 
 def test_watches_tell_when_they_were_connected_and_have_heard_something():
