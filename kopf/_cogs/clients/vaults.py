@@ -5,7 +5,7 @@ import asyncio
 import datetime
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from kopf._cogs.structs import credentials
 
@@ -86,6 +86,8 @@ class Vault:
         self._lock = asyncio.Lock()
         self._reason: str | None = None
         """Why the latest credentials were unusable; None if the API server has rejected them."""
+        self._expired: Sequence[datetime.datetime] = ()
+        """When the credentials of the latest login have expired, if all of them had already."""
         self._connected: set[str] = set()
         self._on_connected: ConnectedFn | None = None
         self._failed = asyncio.Event()
@@ -203,7 +205,9 @@ class Vault:
                         f"Logging in again in {pause:.1f} seconds.")
                     await asyncio.sleep(pause)
                 if self.login is not None:
-                    self.populate(await self.login())
+                    found = await self.login()
+                    self.populate(found)
+                    self._note_expiration(found.values())
                 if not self._items and self.proven and self._setbacks > 0:
                     self._forgive()
                 chosen = self.select()
@@ -228,6 +232,12 @@ class Vault:
         self._items = {key: item for item, key in self._rejected.items() if item.is_usable()}
         self._rank()
 
+    def _note_expiration(self, found: Collection[credentials.Credentials]) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        times = [item.expires for item in found if item.is_expired(now)]
+        self._expired = [time for time in times if time is not None] if (
+            len(times) == len(found)) else ()
+
     def _rank(self) -> None:
         now = datetime.datetime.now(datetime.UTC)
         self._items = {key: item for key, item in self._items.items() if not item.is_expired(now)}
@@ -238,6 +248,12 @@ class Vault:
 
     def _explain(self) -> str:
         """Say why there are no credentials."""
+        if self._expired:
+            expired, now = (f'{time.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC' for time in (
+                max(self._expired), datetime.datetime.now(datetime.UTC)))
+            return (f"The login has returned only credentials that had expired before: at "
+                    f"{expired}, but it is {now} by the clock here. Check that clock, and where "
+                    f"the credentials come from.")
         if not self._rejected:
             return "There are no valid credentials for the API: no login handler has returned any."
         return self._reason or (

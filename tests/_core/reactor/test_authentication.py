@@ -1,5 +1,6 @@
 import asyncio
 import copy
+import datetime
 import logging
 import threading
 
@@ -142,6 +143,16 @@ async def test_if_all_have_nothing_it_is_told(registry, prepare):
         return None
 
     with pytest.raises(credentials.LoginError, match="no login handler has returned any"):
+        await prepare().obtain()
+
+
+async def test_if_all_have_expired_it_is_told(registry, prepare):
+    @kopf.on.login(registry=registry)
+    async def login(**_):
+        return credentials.ConnectionInfo(
+            server='https://host', token='t', expiration=datetime.datetime(2020, 1, 1))
+
+    with pytest.raises(credentials.LoginError, match="expired before: at 2020-01-01 00:00:00 UTC"):
         await prepare().obtain()
 
 
