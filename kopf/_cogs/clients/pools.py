@@ -111,11 +111,12 @@ class Pool:
                 failure = e
                 self.vault.invalidate(origin, reason=str(e))
                 continue
-            for former in list(self._opened):
-                if former is known or not self.vault.holds(former.origin):
-                    await self._drop(former)
+            formers = [former for former in self._opened
+                       if former is known or not self.vault.holds(former.origin)]
             connection.is_passing = self._is_closed
-            self._opened[connection] = None
+            self._opened[connection] = None  # before anything that can be cancelled
+            for former in formers:
+                await self._drop(former)
             return connection
 
     async def reject(

@@ -91,6 +91,23 @@ async def test_nothing_is_left_open_whenever_connecting_is_cancelled(secure, set
     assert not find_open_transports(port)
 
 
+async def test_nothing_is_left_open_whenever_a_change_of_credentials_is_cancelled(server, settings):
+    server.script(say({}))
+    for turns in range(10):
+        old, new = make_info(server, token='old'), make_info(server, token='new')
+        async with make_client(settings, old) as client:
+            await client.request('GET', '/')
+            client.vault.invalidate(old)
+            client.vault.populate({'new': new})
+            task = asyncio.create_task(client.request('GET', '/'))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+        assert not [each for each in gc.get_objects()
+                    if type(each) is aiohttp.ClientSession and not each.closed]
+
+
 async def test_streams_are_closed_without_waiting_for_the_server(secure, settings, ca):
     port = int(secure.url.rpartition(':')[2])
     secure.script(flow(b'a', 100), on='/stream')
