@@ -195,6 +195,21 @@ def test_patches_of_timers_belong_to_their_attempts(registry, recording, live):
     assert len({span.context.trace_id for span in ticks}) == len(ticks)
 
 
+def test_patches_of_running_daemons_belong_to_their_attempts(registry, recording, live):
+    @kopf.daemon('kopfexamples', id='fn', registry=registry)
+    async def fn(patch, stopped, **_):
+        for number in range(2):
+            patch.spec['seen'] = number
+            await stopped.wait(3)
+        patch.spec['seen'] = 'all'
+
+    live()
+    parents = [recording.get_parent(span) for span in recording.spans
+               if span.name == 'PATCH kopfexamples']
+    assert set(parents) == {'reconcile kopfexample', 'handler fn'}  # the former is of the finalizer
+    assert parents.count('handler fn') == 3
+
+
 def test_reconciling_handlers_belong_to_reconciliations(registry, recording, live):
     kopf.reconcile('kopfexamples', id='fn', registry=registry)(lambda **_: None)
     live()

@@ -315,7 +315,7 @@ class Companion:
         """The next stage of stopping."""
         self._patch: patches.Patch | None = None
         self._context: contextvars.Context | None = None
-        """The context in which the patch is sent while the handler runs: that of its term."""
+        """The context of the call under way: that of its term, and of its span."""
         self._limit: timeouts.Timeout | None = None
         """The time limit of the write under way, or of the pause before it."""
 
@@ -371,7 +371,8 @@ class Companion:
     def begin(self) -> None:
         """Call the handler, unless the companion has been stopped or begun in the meantime."""
         if self.task is None and not self.stopper.is_set():
-            self.task = self.spawner.run(self, self._attempt())
+            self._context = contextvars.copy_context()
+            self.task = self.spawner.run(self, self._attempt(), self._context)
             self.task.add_done_callback(self._settle)
 
     def _settle(self, task: 'asyncio.Task[float | None]') -> None:
@@ -393,7 +394,6 @@ class Companion:
         """Make one attempt; return the time of the next one, or None if there will be no more."""
         spawner, handler = self.spawner, self.handler
         spawner.client.enter_term()
-        self._context = contextvars.copy_context()
         cause = self.companions.make_cause(self.companions.get_body())
         now = spawner.clock.now()
         state = self.state = self.state or progression.HandlerState.new(now=now)

@@ -44,8 +44,9 @@ class Daemon(Companion):
 
     def flush(self) -> None:
         self.spawner.arm()
-        if self._patch and self._flushing is None:
-            self._flushing = self.spawner.run(self, self._flush(self._patch), self._context)
+        if self._patch and self._flushing is None and self._context is not None:
+            self._flushing = self.spawner.run(
+                self, self._flush(self._patch), self._context.copy())
 
     async def _flush(self, patch: patches.Patch) -> None:
         try:
