@@ -32,12 +32,14 @@ class Keeper:
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
-        self._path = path
+        self._path = path.resolve()  # a link stays a link
         self._changed = asyncio.Event()
         self._saved = -1
 
     def load(self) -> bool:
         """Fill the (empty) store; returns whether there was a file. Raises `StateError`."""
+        if self._path.exists() and not self._path.is_file():  # e.g. /dev/null must not be replaced
+            raise StateError(f"The state cannot be kept in {self._path}: it is no regular file.")
         try:
             raw = self._path.read_bytes()
         except FileNotFoundError:

@@ -26,6 +26,21 @@ async def test_everything_is_there_the_next_time(path):
     assert int(later['metadata']['resourceVersion']) > int(made['metadata']['resourceVersion'])
 
 
+async def test_what_is_no_regular_file_is_not_replaced(path):
+    os.mkfifo(path)
+    with pytest.raises(StateError, match="no regular file"):
+        async with Sandbox(state=path):
+            pass
+    assert path.is_fifo()
+
+
+async def test_links_are_followed(path, tmp_path):
+    path.symlink_to(tmp_path / 'real')
+    async with Sandbox(state=path) as sandbox:
+        await sandbox.create(cm('a'))
+    assert path.is_symlink() and (tmp_path / 'real').is_file()
+
+
 async def test_revisions_from_before_are_gone(path):
     async with Sandbox(state=path) as sandbox:
         made = await sandbox.create(cm('a'))
