@@ -7,6 +7,7 @@ which it interrupts its block.
 """
 import asyncio
 import contextlib
+import math
 import sys
 import types
 
@@ -52,6 +53,14 @@ def timeout_at(when: float | None) -> Timeout:
     :raises TimeoutError: by the context manager, if the block has not ended by then.
     """
     return Timeout(when)
+
+
+def read(setting: float | None) -> float | None:
+    """
+    Read the time limit (seconds) of a setting. As in aiohttp, 0 and less is no limit, i.e. None; so
+    is infinity.
+    """
+    return setting if setting is not None and 0 < setting < math.inf else None
 
 
 async def wait(event: asyncio.Event, delay: float | None) -> None:

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kopf._cogs.aiokits import deadlines
+from kopf._cogs.aiokits import deadlines, timeouts
 from kopf._cogs.clients import errors, outages, pausing, pools, transfers, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, credentials, nesting
@@ -329,7 +329,8 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
             stream: httpsessions.Stream | None = None
             try:
                 stream = await connection.open(
-                    connection.root + path, headers=headers, connect_timeout=connect)
+                    connection.root + path, headers=headers,
+                    connect_timeout=timeouts.read(connect))
                 head = stream.head
                 self._traffic.count(head.status, 'GET', connection.host)
                 if head.status != 401:
@@ -365,7 +366,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
             permit: Callable[[], None] | None,
     ) -> bytes:
         networking = self.settings.networking
-        timeout = networking.request_timeout if timeout is None else timeout
+        timeout = timeouts.read(networking.request_timeout) if timeout is None else timeout
         while True:
             connection = await self._pool.connect()
             connection.users += 1
@@ -378,7 +379,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
                 with self._deadlines.limit(timeout):
                     answer = await connection.exchange(
                         method, connection.root + path, headers=headers, body=body,
-                        connect_timeout=networking.connect_timeout, permit=permit)
+                        connect_timeout=timeouts.read(networking.connect_timeout), permit=permit)
             except NETWORK_ERRORS as e:
                 self._traffic.count(None, method, connection.host)
                 raise _make_network_error(e) from e

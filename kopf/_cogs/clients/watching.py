@@ -36,6 +36,9 @@ MIN_INTERVAL = 1.0
 PROVEN_AFTER = 5.0
 """How long (seconds) a stream has to last before it counts as working."""
 
+PRECISION = 1.0
+"""How much later (seconds) it can be noted that something has come by a stream, at most."""
+
 MAX_BLOCKING = 0.010
 """How long (seconds) one stream or list may block the event loop at once."""
 
@@ -182,6 +185,11 @@ class _Watcher:
         self._skipped: dict[tuple[Any, ...], None] = {}
         """The skipped objects that have been logged; the latest ones are last."""
 
+    @property
+    def _patience(self) -> float | None:
+        """How long (seconds) a request for a list can take."""
+        return timeouts.read(self.settings.networking.request_timeout)
+
     async def list_and_watch(self) -> float:
         """List the objects if needed; then, stream until the stream ends; return the next pause."""
         loop = asyncio.get_running_loop()
@@ -190,7 +198,7 @@ class _Watcher:
         resumed = not self._relisting
         self._proven = False
         self.pulse.begin()
-        self.pulse.expect(self.settings.networking.request_timeout)
+        self.pulse.expect(self._patience)
         failure: errors.APIError | None = None
         try:
             await self._prepare()
@@ -276,7 +284,7 @@ class _Watcher:
 
     async def _get_version(self) -> str:
         """Get the present resource version of the list, by requesting one object of it."""
-        self.pulse.expect(self.settings.networking.request_timeout)
+        self.pulse.expect(self._patience)
         params = {**listing.get_selectors(self.settings, self.resource), 'limit': '1'}
         raw = await self.client.request(
             'GET', self._path, params=params, accept=listing.ACCEPT_METADATA_LIST, retry=False,
@@ -294,7 +302,7 @@ class _Watcher:
             metadata_only=self.metadata_only, retry=False,
             skip=lambda body, reason: self._skip(None, body, reason),
         ):
-            self.pulse.hear(self.settings.networking.request_timeout)
+            self.pulse.hear(self._patience)
             if version is None or page.restarted:
                 version = page.resource_version
                 self._begin(version)
@@ -315,13 +323,15 @@ class _Watcher:
         Returns whether the stream has ended as expected, so that the next one can begin.
         """
         watching = self.settings.watching
+        patience = timeouts.read(watching.inactivity_timeout)
         loop = asyncio.get_running_loop()
         started = loop.time()
         proving: asyncio.TimerHandle | None = None
-        lifetime = timeouts.timeout(watching.client_timeout)
-        silence = timeouts.timeout(watching.inactivity_timeout)
+        lifetime = timeouts.timeout(timeouts.read(watching.client_timeout))
+        silence = timeouts.timeout(patience)
+        precision = PRECISION if patience is None else min(PRECISION, patience / 100)
         heard = started
-        self.pulse.expect(watching.inactivity_timeout)
+        self.pulse.expect(patience)
         splitter = splitting.LineSplitter()
         stream = self.client.stream(
             self._path, params=self._get_params(),
@@ -333,9 +343,9 @@ class _Watcher:
                     complete = splitter.feed(chunk)
                     now = loop.time()
                     until = now + MAX_BLOCKING  # what comes next is always waited for
-                    if complete and now - heard > watching.inactivity_timeout / 100:
-                        silence.reschedule(now + watching.inactivity_timeout)  # timers are costly
-                        self.pulse.hear(watching.inactivity_timeout)
+                    if complete and now - heard > precision:  # timers are costly
+                        silence.reschedule(None if patience is None else now + patience)
+                        self.pulse.hear(patience)
                         heard = now
                     for line in complete:
                         if self._screen is None or not self._is_screened(self._screen, line):
@@ -345,8 +355,7 @@ class _Watcher:
         except TimeoutError:
             if lifetime.expired():
                 return True
-            raise errors.APIConnectionError(
-                f"nothing has come for {watching.inactivity_timeout:g}s") from None
+            raise errors.APIConnectionError(f"nothing has come for {patience:g}s") from None
         except splitting.LineTooLongError as e:
             self._relisting = True
             raise errors.APIServerError(str(e)) from None
@@ -372,8 +381,9 @@ class _Watcher:
             'watch': 'true',
             'allowWatchBookmarks': 'true',
         }
-        if self.settings.watching.server_timeout is not None:
-            params['timeoutSeconds'] = str(max(1, round(self.settings.watching.server_timeout)))
+        limit = timeouts.read(self.settings.watching.server_timeout)
+        if limit is not None:
+            params['timeoutSeconds'] = str(max(1, round(limit)))
         if self._streaming:
             params.update(sendInitialEvents='true', resourceVersionMatch='NotOlderThan')
         elif self.pulse.reached is not None:

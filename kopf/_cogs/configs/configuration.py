@@ -231,13 +231,13 @@ class WatchingSettings(sections.Section):
     server_timeout: float | None = None
     """
     How long a watch request lasts before the API server closes it. The server may ignore it.
-    Default: `None`, the server's choice.
+    Default: `None`, the server's choice; so is 0.
     """
 
     client_timeout: float | None = None
     """
     How long a watch request lasts, including the time to connect, before the operator closes it.
-    Default: no limit.
+    Default: no limit; so is 0.
     """
 
     connect_timeout: float | None = None
@@ -255,7 +255,7 @@ class WatchingSettings(sections.Section):
     inactivity_timeout: float = 70.0
     """
     How long a watch request may bring nothing, neither events nor bookmarks, before it counts as
-    dead and is repeated. API servers send a bookmark about once a minute. Default: 70.
+    dead and is repeated. API servers send a bookmark about once a minute. Default: 70. 0: no limit.
     """
 
     chunk_size: int | None = None
@@ -473,7 +473,8 @@ class NetworkingSettings(sections.Section):
 
     request_timeout: float | None = 5 * 60
     """
-    How long one attempt of a request may take in total. `None`: no limit. Default: 300 (5 minutes).
+    How long one attempt of a request may take in total. `None` or 0: no limit. Default: 300 (5
+    minutes).
     """
 
     connect_timeout: float | None = None

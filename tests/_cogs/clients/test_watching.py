@@ -234,6 +234,21 @@ async def test_the_server_side_timeout_is_asked_of_the_server(server, watch, unt
         assert server.watches[0].query['timeoutSeconds'] == '123'
 
 
+@pytest.mark.parametrize('limit', [0, -1, float('inf')])
+async def test_zero_and_infinity_are_no_limits(server, watch, sink, settings, limit):
+    settings.watching.server_timeout = settings.watching.client_timeout = limit
+    settings.watching.inactivity_timeout = settings.networking.request_timeout = limit
+    settings.watching.connect_timeout = settings.networking.connect_timeout = limit
+    server.script(show(version='100'))
+    server.script(flow(0.1, make_event('ADDED', 'a', '101')), on=WATCH)
+    pulse = pulses.Pulse()
+    async with watch(pulse=pulse):
+        await sink.wait('ADDED', 'a', '101')
+        assert len(server.watches) == 1
+        assert 'timeoutSeconds' not in server.watches[0].query
+        assert not pulse.is_late(asyncio.get_running_loop().time() + 1e6)
+
+
 async def test_by_default_the_server_decides_on_its_timeout(server, watch, until):
     server.script(show())
     server.script(flow(), on=WATCH)
