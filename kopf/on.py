@@ -1833,7 +1833,8 @@ def _declare(
         target = registries.get_default_registry() if registry is None else registry
         if declared is not None:
             options['arguments'] = declared.bind(
-                fn, path, is_lasting=issubclass(cls, handlers.DaemonHandler))
+                fn, path, is_lasting=issubclass(cls, handlers.DaemonHandler),
+                is_whole=issubclass(cls, handlers.WebhookHandler))
         target.append(cls(
             id=handlers.generate_id(
                 fn, id_, field=None if cls is handlers.IndexingHandler else path),

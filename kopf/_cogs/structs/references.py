@@ -188,7 +188,8 @@ class Declaration(Protocol):
     plural: str
 
     def bind(
-            self, fn: Callable[..., Any], field: tuple[str, ...] | None, *, is_lasting: bool,
+            self, fn: Callable[..., Any], field: tuple[str, ...] | None, *,
+            is_lasting: bool, is_whole: bool = False,
     ) -> Any:
         """Find the typed arguments of a handler of this kind; None if there are none."""
 

@@ -21,21 +21,24 @@ UNTYPED = ('metadata', 'apiVersion', 'kind')
 
 
 def bind(
-        cls: type, fn: Callable[..., Any], field: dicts.FieldPath | None, *, is_lasting: bool,
+        cls: type, fn: Callable[..., Any], field: dicts.FieldPath | None, *,
+        is_lasting: bool, is_whole: bool = False,
 ) -> Mapping[str, typedargs.Argument] | None:
     """
     Find the typed arguments of a handler of this kind; None if there are none.
 
-    The functions of ``is_lasting`` handlers run for long, so they must ask for live values.
+    The functions of ``is_lasting`` handlers run for long, so they must ask for live values. Those of
+    ``is_whole`` handlers get the whole objects as ``old`` and ``new``, even with a field.
 
     :raises DeclarationError: if an annotation is none of the kind, or if there is no such field.
     """
     if field:
         _find(cls, field)
+    part = None if is_whole else field
     found = {}
     for name, parameter in inspect.signature(fn).parameters.items():
         if name in ARGUMENTS and parameter.annotation is not parameter.empty:
-            argument = _bind(cls, fn, name, parameter.annotation, field, is_lasting)
+            argument = _bind(cls, fn, name, parameter.annotation, part, is_lasting)
             if argument is not None:
                 found[name] = argument
         elif name == 'patch' and (status := writing.find(shapes.read(cls).fields)) is not None:

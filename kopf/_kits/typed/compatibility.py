@@ -80,7 +80,7 @@ def _compare_specs(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     yield from _find_change('kind-changed', path, "The kind", before['kind'], after['kind'])
     lists = [names.get('listKind') or f"{names['kind']}List" for names in (before, after)]
     yield from _find_change('kind-changed', path, "The kind of lists", *lists)
-    if get_strategy(old) == 'Webhook' != get_strategy(new):
+    if get_strategy(old) == 'Webhook' != get_strategy(new) and len(new['versions']) > 1:
         yield find('conversion-removed', path, "No webhook converts the versions any more.")
     if old.get('preserveUnknownFields') and not new.get('preserveUnknownFields'):
         yield find('unknown-fields-removed', path, UNKNOWN_REMOVED)

@@ -57,11 +57,12 @@ class Declaration:
         return f'{self.plural}.{self.group}'
 
     def bind(
-            self, fn: Callable[..., Any], field: dicts.FieldPath | None, *, is_lasting: bool,
+            self, fn: Callable[..., Any], field: dicts.FieldPath | None, *,
+            is_lasting: bool, is_whole: bool = False,
     ) -> Mapping[str, typedargs.Argument] | None:
         """Find the typed arguments of a handler; see `binding.bind`."""
         from kopf._kits.typed import binding  # what only prints definitions does not need it
-        return binding.bind(self.cls, fn, field, is_lasting=is_lasting)
+        return binding.bind(self.cls, fn, field, is_lasting=is_lasting, is_whole=is_whole)
 
     async def compare(self, client: Any) -> str | None:
         """

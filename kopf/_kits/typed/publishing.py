@@ -83,12 +83,14 @@ def check(
         *,
         existing: Sequence[Definition] = (),
         minor: int | None = None,
+        converted: Collection[str] = (),
 ) -> Report:
     """
     Check definitions as the options say.
 
     ``existing`` are the definitions of the cluster, if it is the cluster to compare with; ``minor``
-    is its minor version of Kubernetes, unless the options have one.
+    is its minor version of Kubernetes, unless the options have one. The ``converted`` definitions
+    are those that the operator completes with the address of its webhook.
 
     :raises CommandError: if a file cannot be read, or there is no such rule as is to be allowed.
     """
@@ -102,7 +104,8 @@ def check(
     declared, found = _by_name(definitions), []
     for name, old in _by_name(existing).items():
         if name in declared:
-            found += _compare(old, declared[name], minor)
+            found += [each for each in _compare(old, declared[name], minor)
+                      if each.rule != 'conversion-removed' or name not in converted]
         else:
             found.append(find('definition-removed', name, "The kind is not declared any more."))
     for definition in definitions:
@@ -215,8 +218,10 @@ async def publish(
     :raises CommandError: as `check` does, or if the API server refuses something.
     :raises LoginError: if there are no credentials.
     """
+    registry = registry if registry is not None else registries.get_default_registry()
+    converted = registry._converters
     if options.against != CLUSTER and not options.apply:
-        return check(definitions, options)
+        return check(definitions, options, converted=converted)
     settings = settings if settings is not None else configuration.OperatorSettings()
     try:
         async with commanding.connect(
@@ -225,7 +230,8 @@ async def publish(
             minor = enforcement.parse_version(version['gitVersion'])
             names = _by_name(definitions) if options.against == CLUSTER else ()
             existing = [found for name in names if (found := await _fetch(client, name))]
-            report = check(definitions, options, existing=existing, minor=minor)
+            report = check(definitions, options, existing=existing, minor=minor,
+                           converted=converted)
             if not options.apply or report.code:
                 return report
             for definition in definitions:

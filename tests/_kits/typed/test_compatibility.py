@@ -30,6 +30,10 @@ def make_versions(*versions):
     return define(versions=[{**made, **version} for version in versions])
 
 
+def with_conversion(definition):
+    return define(**{**definition['spec'], 'conversion': {'strategy': 'Webhook'}})
+
+
 def with_stored(definition, *names):
     return {**definition, 'status': {'storedVersions': [*names]}}
 
@@ -68,8 +72,10 @@ DEFINITIONS = [
     ('a formerly stored version is removed',
      with_stored(make_versions(V1, {**V2, 'served': False}), 'v1', 'v2'),
      make_versions(V1), [('stored-version-removed', f'{NAME}/v2')]),
-    ('the conversion is gone', define(conversion={'strategy': 'Webhook'}), define(),
+    ('the conversion is gone', with_conversion(make_versions(V1, V2)), make_versions(V1, V2),
      [('conversion-removed', NAME)]),
+    ('the conversion of the only version is gone', with_conversion(make_versions(V1)),
+     make_versions(V1), []),
     ('the conversion is new', define(conversion={'strategy': 'None'}),
      define(conversion={'strategy': 'Webhook'}), []),
     ('unknown fields are removed', define(preserveUnknownFields=True), define(),

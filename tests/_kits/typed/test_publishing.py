@@ -3,6 +3,7 @@ import pathlib
 import pytest
 import yaml
 
+import kopf
 from kopf import testing
 from kopf._cogs.clients.vaults import Vault
 from kopf._kits import commanding
@@ -294,6 +295,23 @@ async def test_another_version_is_stored_only_if_objects_are_converted():
             'strategy': 'Webhook', 'webhook': {
                 'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://127.0.0.1/'}}}}})
         assert (await publish_to(api, define_versions('v1'), apply=True)).code == 0
+
+
+@testing.virtual_time
+async def test_the_conversion_by_the_operator_is_not_removed():
+    registry, options = kopf.OperatorRegistry(), Options(against=CLUSTER)
+    kopf.on.convert('things.example.com', 'v1alpha1', 'v1', registry=registry)(lambda obj: None)
+    conversion = {'strategy': 'Webhook', 'webhook': {
+        'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://127.0.0.1/'}}}
+    definition = define_versions('v1')
+    async with testing.open_api('sandbox') as api:
+        await api.client.create({
+            **definition, 'spec': {**definition['spec'], 'conversion': conversion}})
+        vault = Vault({'test': api.credentials})
+        report = await publish([definition], options, registry=registry, vault=vault)
+        assert (report.lines, report.code) == ([], 0)
+        report = await publish([definition], options, vault=vault)
+        assert 'conversion-removed' in report.lines[0]
 
 
 @testing.virtual_time

@@ -506,19 +506,12 @@ async def test_daemons_ask_for_the_newest_state():
     assert seen[2] == 'spec.replicas: is a string, not an integer'
 
 
-async def test_admission_handlers_refuse_misfits_with_all_reasons():
-    registry, seen = kopf.OperatorRegistry(), []
-    settings = kopf.OperatorSettings()
-    resource = kopf.Resource('example.com', 'v1', 'databases', kind='Database', namespaced=True)
-
-    @kopf.on.validate(Database, registry=registry)
-    async def validate_fn(spec: DatabaseSpec, new: Database, **_):
-        seen.append((spec.engine, new.spec.engine))
-
+def make_reviewer(registry):
     hooks = list(registry._webhooks)
     reviewer = reviewing.Reviewer(
         directory=webhooks.Directory(hooks),
-        context=execution.Context(settings=settings, clock=clocks.Clock(), indices={}),
+        context=execution.Context(
+            settings=kopf.OperatorSettings(), clock=clocks.Clock(), indices={}),
         find=lambda resource: (resource, hooks), get_memo=lambda resource, uid: kopf.Memo())
 
     async def review(**spec):
@@ -527,10 +520,34 @@ async def test_admission_handlers_refuse_misfits_with_all_reasons():
             'request': {
                 'uid': '1', 'operation': 'CREATE', 'object': make('one', **spec), 'oldObject': None,
                 'kind': {'group': 'example.com', 'version': 'v1', 'kind': 'Database'},
-                'resource': {'group': 'example.com', 'version': 'v1', 'resource': resource.plural},
+                'resource': {'group': 'example.com', 'version': 'v1', 'resource': 'databases'},
                 'userInfo': {}, 'dryRun': False}})
         return answer['response']
 
+    return review
+
+
+async def test_admission_handlers_of_a_field_get_the_whole_objects():
+    registry, seen = kopf.OperatorRegistry(), []
+
+    @kopf.on.validate(Database, registry=registry, field='spec.replicas')
+    async def validate_fn(old: Database | None, new: Database, **_):
+        seen.append((old, new.spec.replicas))
+
+    assert (await make_reviewer(registry)(engine='MySQL', replicas=3))['allowed']
+    assert seen == [(None, 3)]
+    with pytest.raises(TypeError, match="has no field 'spec.size'"):
+        kopf.on.validate(Database, registry=registry, field='spec.size')(validate_fn)
+
+
+async def test_admission_handlers_refuse_misfits_with_all_reasons():
+    registry, seen = kopf.OperatorRegistry(), []
+
+    @kopf.on.validate(Database, registry=registry)
+    async def validate_fn(spec: DatabaseSpec, new: Database, **_):
+        seen.append((spec.engine, new.spec.engine))
+
+    review = make_reviewer(registry)
     assert (await review(engine='MySQL'))['allowed']
     assert seen == [(Engine.MYSQL, Engine.MYSQL)]
     assert (await review(engine='Oracle', replicas='a'))['status'] == {
