@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from kopf._cogs.structs import bodies, dicts
 from kopf._core.intents import typedargs
+from kopf._kits.typed import shapes
 from kopf._kits.typed.shapes import Field, Kind, Shape
 from kopf._kits.typed.vocabulary import Quantity
 
@@ -289,9 +290,7 @@ def _name(shape: Shape, field: Field) -> str:
         case 'attrs':
             name = next(attr.alias for attr in shape.cls.__attrs_attrs__ if attr.name == field.name)
         case 'pydantic':
-            info = shape.cls.model_fields[field.name]
-            alias = info.validation_alias
-            name = alias if isinstance(alias, str) else info.alias
+            name = shapes.get_alias(shape.cls.model_fields[field.name])
         case 'msgspec':
             names = zip(shape.cls.__struct_fields__, shape.cls.__struct_encode_fields__,
                         strict=True)

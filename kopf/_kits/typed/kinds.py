@@ -385,10 +385,11 @@ def _define_column(column: Column, shape: Shape, path: str) -> dict[str, Any]:
 
 def _find(shape: Shape, path: str) -> Shape | None:
     found: Shape | None = shape
-    for name in path.strip('.').split('.'):
+    for name in re.split(r'(?<!\\)\.', path.strip('.')):
         if found is None or found.kind in (Kind.ANY, Kind.OBJECT):
             return found
-        found = next((each.shape for each in found.fields if each.wire == name), None)
+        found = found.item if found.kind is Kind.MAP else next(
+            (each.shape for each in found.fields if each.wire == name), None)
     return found
 
 

@@ -92,10 +92,14 @@ def _make_default(field: Field, path: str) -> Any:
     """Make the default of a field, without what the defaults of its own fields say."""
     try:
         value = encoding.encode(field.default, field.shape)
+        is_same = field.factory is None or value == encoding.encode(field.factory(), field.shape)
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, AttributeError) as e:
         raise DeclarationError(f"{path} has the default {field.default!r}, which is none of the "
                                f"API: {e}.") from e
+    if not is_same:
+        raise DeclarationError(f"{path} has another default each time, but the API has one for all "
+                               f"objects. Write '… | None = None', and make the value in a handler.")
     return _strip_defaults(value, field.shape)
 
 

@@ -88,6 +88,8 @@ class Field:
     shape: Shape
     default: Any = MISSING
     """The value in Python; None for optional fields without a default in the API."""
+    factory: Callable[[], Any] | None = None
+    """What has made the default."""
     is_optional: bool = False
     description: str | None = None
 
@@ -198,7 +200,7 @@ def _read_field(
                  getattr(marker, 'documentation', None)] if isinstance(text, str)]
     return Field(
         name=raw.name, wire=wire, shape=shape,
-        default=None if is_absent and not shape.is_nullable else default,
+        default=None if is_absent and not shape.is_nullable else default, factory=raw.factory,
         is_optional=raw.is_optional or default is not MISSING,
         description=next(iter(described), None) or raw.description or comments.get(raw.name))
 
@@ -247,7 +249,7 @@ def _read_value(
         annotation: Any, markers: list[Any], path: str, outer: tuple[Any, ...], optional: bool,
 ) -> Shape:
     shape = _read_type(annotation, markers, path, outer)
-    limits = {**shape.limits, **dict(_read_limits(markers, shape.kind, path))}
+    limits = {**shape.limits, **dict(_read_limits(markers, shape, path))}
     is_nullable = Word.NULLABLE in markers
     if is_nullable and shape.kind is Kind.ENUM:
         raise DeclarationError(f"{path} is an enum that can be null, which the API does not have. "
@@ -353,7 +355,8 @@ def _read_inner(annotation: Any, path: str, outer: tuple[Any, ...]) -> Shape:
     return _read_value(annotation, markers, path, outer, optional)
 
 
-def _read_limits(markers: Iterable[Any], kind: Kind, path: str) -> Iterator[tuple[str, Any]]:
+def _read_limits(markers: Iterable[Any], shape: Shape, path: str) -> Iterator[tuple[str, Any]]:
+    kind = shape.kind
     for marker in markers:
         for attr, keywords in _LIMITS.items():
             value = getattr(marker, attr, None)
@@ -364,6 +367,8 @@ def _read_limits(markers: Iterable[Any], kind: Kind, path: str) -> Iterator[tupl
                                        f"meaning for {kind.name.lower().replace('_', ' ')}s.")
             if attr == 'pattern':
                 _check_pattern(value, path)
+            elif shape.cls is bytes:  # four letters in base64 are up to three bytes
+                value = -(-value // 3) * 4
             yield keywords[kind], value
             if attr in ('gt', 'lt'):
                 yield f'exclusive{keywords[kind].capitalize()}', True
@@ -400,27 +405,36 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
         return 'typeddict', [_Raw(name, hint, is_optional=name in cls.__optional_keys__)
                              for name, hint in hints.items()]
     if hasattr(cls, '__attrs_attrs__'):
-        return 'attrs', [_read_attrs(attr, hints) for attr in cls.__attrs_attrs__ if attr.init]
+        return 'attrs', [
+            _read_attrs(attr, hints, path) for attr in cls.__attrs_attrs__ if attr.init]
     if hasattr(cls, '__struct_fields__'):
         return 'msgspec', [*_iter_msgspec(cls, hints)]
     if hasattr(cls, 'model_fields'):
-        return 'pydantic', [_read_pydantic(name, info) for name, info in cls.model_fields.items()]
+        cls.model_rebuild(raise_errors=False)  # it may name classes that are defined below it
+        return 'pydantic', [
+            _read_pydantic(name, info, path) for name, info in cls.model_fields.items()]
     if references.get_declaration(cls) is not None:
         for name, value in vars(cls).items():
             if isinstance(value, dataclasses.Field):
                 raise DeclarationError(f"{path}.{name} has dataclasses.field() as its default, but "
                                        f"the class is no dataclass. Write the value itself.")
         return 'plain', [
-            _Raw(name, hint, default=vars(cls).get(name, MISSING)) for name, hint in hints.items()]
+            _Raw(name, hint, default=vars(cls).get(name, MISSING)) for name, hint in hints.items()
+            if typing.ClassVar not in (hint, get_origin(hint))]
     raise DeclarationError(
         f"{path} is of the class {cls.__name__}, whose fields are not known. Make it a dataclass, "
         f"a TypedDict, or a class of attrs, pydantic, or msgspec.")
 
 
-def _read_attrs(attr: Any, hints: Mapping[str, Any]) -> _Raw:
+def _read_attrs(attr: Any, hints: Mapping[str, Any], path: str) -> _Raw:
+    annotation = hints.get(attr.name, attr.type)
+    if annotation is None:
+        raise DeclarationError(f"{path}.{attr.name} has no type. Write an annotation.")
     factory = getattr(attr.default, 'factory', None)
     default = MISSING if factory is not None or repr(attr.default) == 'NOTHING' else attr.default
-    return _Raw(attr.name, hints[attr.name], default=default, factory=factory)
+    if getattr(attr.default, 'takes_self', False):  # it depends on other fields
+        return _Raw(attr.name, annotation, is_optional=True)
+    return _Raw(attr.name, annotation, default=default, factory=factory)
 
 
 def _iter_msgspec(cls: Any, hints: Mapping[str, Any]) -> Iterator[_Raw]:
@@ -433,13 +447,26 @@ def _iter_msgspec(cls: Any, hints: Mapping[str, Any]) -> Iterator[_Raw]:
                    default=MISSING if default is nodefault or factory is not None else default)
 
 
-def _read_pydantic(name: str, info: Any) -> _Raw:
-    alias = info.validation_alias if isinstance(info.validation_alias, str) else info.alias
-    undefined = info.is_required()
+def _read_pydantic(name: str, info: Any, path: str) -> _Raw:
+    alias = get_alias(info)
+    if alias is None and info.validation_alias is not None:
+        raise DeclarationError(f"{path}.{name} has the alias {info.validation_alias!r}, which is "
+                               f"no name. Write one as a string.")
+    # A default that depends on other fields is none of the API.
+    is_derived = getattr(info, 'default_factory_takes_validated_data', None) is True
+    factory = None if is_derived else info.default_factory
+    is_undefined = info.is_required() or info.default_factory is not None
     return _Raw(
-        name, info.annotation, wire=alias or name, factory=info.default_factory,
-        default=MISSING if undefined or info.default_factory is not None else info.default,
+        name, info.annotation, wire=alias or name, factory=factory, is_optional=is_derived,
+        default=MISSING if is_undefined else info.default,
         markers=tuple(_flatten(info.metadata)), description=info.description)
+
+
+def get_alias(info: Any) -> str | None:
+    """Get the name that pydantic reads a field by; of several ones, the first."""
+    alias = info.validation_alias
+    aliases = [each for each in getattr(alias, 'choices', [alias]) if isinstance(each, str)]
+    return aliases[0] if aliases else info.alias
 
 
 # Descriptions.

@@ -110,6 +110,17 @@ def test_pydantic_checks_its_limits():
         'spec.users[1].name: String should have at least 2 characters')
 
 
+class ChoosingSpec(pydantic.BaseModel):
+    size: int = pydantic.Field(1, validation_alias=pydantic.AliasChoices('newSize', 'oldSize'))
+    double: int = pydantic.Field(default_factory=lambda data: data['size'] * 2)
+
+
+def test_pydantic_has_aliases_to_choose_from_and_derived_defaults():
+    made = decode(ChoosingSpec, {'newSize': 5})
+    assert (made.size, made.double) == (5, 10)
+    assert encoding.encode(made, shapes.read(ChoosingSpec)) == {'newSize': 5, 'double': 10}
+
+
 class StructUser(msgspec.Struct, rename='camel'):
     user_name: Annotated[str, msgspec.Meta(min_length=2)]
 

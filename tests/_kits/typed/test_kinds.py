@@ -1,10 +1,14 @@
+import base64
 import dataclasses
 import os
 import pathlib
-from typing import Annotated, Any, NewType
+import uuid
+from typing import Annotated, Any, ClassVar, NewType
 
 import annotated_types as at
+import attrs
 import kubernetes
+import pydantic
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -93,6 +97,17 @@ def test_columns_have_the_types_of_their_fields():
         {'name': 'Any', 'type': 'string', 'jsonPath': '.metadata.labels.any',
          'description': "A label."},
         PAUSED]
+
+
+def test_columns_can_show_values_of_maps():
+    class Thing:
+        spec: Spec
+        status: dict[str, int]
+
+    columns = [kopf.Column('Ready', r'.status.example\.com/ready')]
+    version = get_version(define(cls=Thing, columns=columns))
+    assert version['additionalPrinterColumns'][0] == {
+        'name': 'Ready', 'type': 'integer', 'jsonPath': r'.status.example\.com/ready'}
 
 
 def test_kinds_without_columns_keep_the_age():
@@ -228,6 +243,80 @@ def test_any_value_can_be_absent():
     schema = get_version(definition)['schema']['openAPIV3Schema']['properties']['spec']
     assert schema == {
         'type': 'object', 'properties': {'x': {'x-kubernetes-preserve-unknown-fields': True}}}
+
+
+def test_variables_of_classes_are_no_fields():
+    class Thing:
+        spec: Spec
+        known: ClassVar[dict[str, int]] = {}
+        count: ClassVar = 0
+
+    schema = get_version(define(cls=Thing))['schema']['openAPIV3Schema']
+    assert schema['properties'].keys() == {'spec'}
+
+
+def test_lengths_of_bytes_are_those_of_base64():
+    @dataclasses.dataclass
+    class XSpec:
+        key: Annotated[bytes, at.Len(32, 32)]
+        more: Annotated[bytes, at.Len(0, 6)] = b''
+
+    properties = make_properties(XSpec)
+    key, more = base64.b64encode(b'k' * 32), base64.b64encode(b'm' * 6)
+    assert properties['key']['minLength'] == properties['key']['maxLength'] == len(key)
+    assert properties['more'] == {
+        'type': 'string', 'format': 'byte', 'maxLength': len(more), 'default': ''}
+
+
+def test_defaults_that_differ_each_time_are_errors():
+    spec = dataclasses.make_dataclass('XSpec', [
+        ('x', uuid.UUID, dataclasses.field(default_factory=uuid.uuid4))])
+    with pytest.raises(kopf.DeclarationError, match="Thing.spec.x has another default each time"):
+        make_properties(spec)
+
+
+class Later(pydantic.BaseModel):
+    size: int = 1
+    double: int = pydantic.Field(default_factory=lambda data: data['size'] * 2)
+    inner: 'Latest | None' = None
+
+
+class Latest(pydantic.BaseModel):
+    x: int = pydantic.Field(1, validation_alias=pydantic.AliasChoices('theX', 'x'))
+    y: int = pydantic.Field(1, alias='theY')
+
+
+def test_models_can_name_classes_below_them_and_derive_defaults():
+    assert make_properties(Later) == {
+        'size': {'type': 'integer', 'default': 1}, 'double': {'type': 'integer'},
+        'inner': {'type': 'object', 'properties': {
+            'theX': {'type': 'integer', 'default': 1}, 'theY': {'type': 'integer', 'default': 1}}}}
+
+
+def test_aliases_that_are_paths_are_errors():
+    spec = pydantic.create_model('XSpec', x=(
+        int, pydantic.Field(1, validation_alias=pydantic.AliasPath('a', 'x'))))
+    with pytest.raises(kopf.DeclarationError, match="Thing.spec.x has the alias AliasPath"):
+        make_properties(spec)
+
+
+def test_attrs_can_derive_defaults_and_have_old_types():
+    @attrs.define
+    class XSpec:
+        x = attrs.field(type=int, default=1)
+        y: int = attrs.field(default=attrs.Factory(lambda self: self.x, takes_self=True))
+
+    assert make_properties(XSpec) == {
+        'x': {'type': 'integer', 'default': 1}, 'y': {'type': 'integer'}}
+    untyped = attrs.make_class('Untyped', {'x': attrs.field(default=1)})
+    with pytest.raises(kopf.DeclarationError, match="Thing.spec.x has no type"):
+        make_properties(untyped)
+
+
+def make_properties(spec):
+    definition = define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+    schema = get_version(definition)['schema']['openAPIV3Schema']['properties']['spec']
+    return schema['properties']
 
 
 def test_fields_of_dataclasses_are_no_defaults_of_other_classes():
