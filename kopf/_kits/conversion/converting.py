@@ -107,14 +107,16 @@ class Converter(bodies.Converter):
 
         :raises ConversionError: if it cannot be converted.
         """
-        source = self._get_version(obj)
+        source, made = self._get_version(obj), dict(obj)
         if source == version:
-            return dict(obj)
-        way = self._find_way(source, version)
+            return made
         try:
-            made = self._prune(self._go(obj, way))
-            if all(step.lossless for _, step in way):
-                made = self._keep(obj, made, source, version)
+            for neighbour, step in self._find_way(source, version):
+                # Each version on the way restores and keeps its own: it can be edited there, too.
+                former, made = made, self._prune(self._go(made, [(neighbour, step)]))
+                if step.lossless:
+                    made = self._keep(former, made, source, neighbour)
+                source = neighbour
         except RecursionError:
             raise ConversionError("it is nested too deeply") from None
         return made

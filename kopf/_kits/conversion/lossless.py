@@ -41,7 +41,7 @@ def find(original: Any, returned: Any, schema: nodes.Schema | None) -> list[Leaf
 def _complete(value: Any, schema: nodes.Schema | None) -> Any:
     if schema is None:
         return value
-    if value is _ABSENT or value is None:
+    if value is _ABSENT or (value is None and not schema.nullable):
         value = _ABSENT if schema.default is nodes.NOTHING else schema.default
     return schemas.default(schema, value) if isinstance(value, dict) else value
 

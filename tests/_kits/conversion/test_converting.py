@@ -2,8 +2,10 @@
 Conversion: objects there and back between versions, whole ones and parts of them.
 """
 import copy
+import dataclasses
 import json
 import random
+from typing import Annotated
 
 import pytest
 
@@ -164,6 +166,58 @@ def test_versions_are_converted_over_their_neighbours(three):
     obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'spec': {'one': 1}}
     assert three.convert(obj, 'v3') == {**obj, 'apiVersion': 'example.com/v3', 'spec': {'three': 1}}
     assert three.find_fault() is None
+
+
+@pytest.fixture()
+def rising(registry, monkeypatch):
+    """Three versions in a row, by classes: each can express a bit more."""
+    monkeypatch.setattr(kinds, '_declared', {})
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class User:
+        name: str
+        role: str = 'r'
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class MoreUser(User):
+        host: str = '*'
+
+    def declare(version, of, item, **more):
+        spec = dataclasses.make_dataclass('Spec', [
+            ('users', Annotated[list[item], kopf.ListMap('name')], dataclasses.field(
+                default_factory=list)), *more.values()], frozen=True)
+        return kopf.crd('convert.example.com', version, **of)(
+            type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+    newest = declare('v3', {'plural': 'things', 'storage': True}, MoreUser, owner=(
+        'owner', kopf.Nullable[str], dataclasses.field(default=kopf.ABSENT)))
+    middle = declare('v2', {'of': newest}, MoreUser)
+    oldest = declare('v1', {'of': middle}, User)
+    kopf.convert(oldest, middle, registry=registry)
+    kopf.convert(middle, newest, registry=registry)
+    return registry._converters['things.convert.example.com']
+
+
+def test_versions_on_the_way_express_what_they_can(rising):
+    users = [{'name': 'ann', 'role': 'r', 'host': 'h1'}, {'name': 'bob', 'role': 'r', 'host': '*'}]
+    original = make({'users': users, 'owner': None}, 'v3')
+    oldest = store(rising, rising.convert(original, 'v1'))
+    assert oldest['spec']['users'] == [{'name': 'ann', 'role': 'r'}, {'name': 'bob', 'role': 'r'}]
+    middle = store(rising, rising.convert(oldest, 'v2'))
+    assert middle['spec'] == {'users': users}
+    middle['spec']['users'][0]['host'] = 'h2'
+    oldest = store(rising, rising.convert(middle, 'v1'))
+    newest = store(rising, rising.convert(oldest, 'v3'))
+    assert newest['spec'] == {'users': [{**users[0], 'host': 'h2'}, users[1]], 'owner': None}
+    assert newest['metadata'] == original['metadata']
+
+
+def test_nulls_do_not_let_items_be_restored_as_a_whole(rising):
+    users = [{'name': 'ann', 'role': 'r', 'host': 'h1'}, {'name': 'bob', 'role': 'r', 'host': 'h2'}]
+    oldest = rising.convert(make({'users': users, 'owner': None}, 'v3'), 'v1')
+    oldest['spec']['users'][0]['role'] = 'w'
+    newest = rising.convert(oldest, 'v3')
+    assert newest['spec'] == {'users': [{**users[0], 'role': 'w'}, users[1]], 'owner': None}
 
 
 def test_a_function_can_return_another_object(registry, monkeypatch):
