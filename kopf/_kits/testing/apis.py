@@ -17,8 +17,8 @@ import yaml
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
-from kopf._cogs.structs import credentials, references
-from kopf._core.intents import registries
+from kopf._cogs.structs import credentials, ids, references
+from kopf._core.intents import causes, handlers, registries
 from kopf._kits.sandbox import keeping
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import clients, envtest, operators
@@ -102,8 +102,27 @@ class API:
         assert self.sandbox is not None
         from kopf._kits.typed import confining  # other operators do not need it
         settings.peering.clusterwide = not namespaces
-        found = await confining.confine(registry, settings, namespaces, self.credentials)
-        await self.client.load(*found.make_objects())
+        found, granted, loop = confining.Confinement(), list[Any](), asyncio.get_running_loop()
+
+        async def grant(settings: configuration.OperatorSettings) -> None:
+            rights = await confining.find_rights(registry, settings, namespaces, self.credentials)
+            if rights != found.rights:
+                former, found.rights = [*granted], rights
+                granted[:] = await self.client.load(*found.make_objects())
+                for obj in former:
+                    await self.client.delete(obj)
+
+        async def grant_again(settings: configuration.OperatorSettings, **_: Any) -> None:
+            context = self._context.copy()  # the operator can be in another loop and thread
+            await asyncio.wrap_future(
+                context.run(asyncio.run_coroutine_threadsafe, grant(settings), loop))
+
+        await grant(settings)
+        startup, known = ids.HandlerId('kopf-rbac'), registry._activities._handlers
+        known[:] = [each for each in known if each.id != startup]  # of a former start
+        if registry.get_activity_handlers(causes.Activity.STARTUP):  # they can change the settings
+            registry.append(handlers.ActivityHandler(
+                id=startup, fn=grant_again, activity=causes.Activity.STARTUP))
         return dataclasses.replace(
             self.credentials, token=self.sandbox.add_user(found.user, found.hear), scheme=None,
             username=None, password=None, certificate_data=None, private_key_data=None,

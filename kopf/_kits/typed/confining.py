@@ -25,10 +25,10 @@ class Confinement:
     shown as in ``kopf rbac``: ``patch pods``.
     """
 
-    def __init__(self, rights: Collection[Right]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.user: str = f'operator-{secrets.token_hex(4)}'
-        self.rights: Collection[Right] = rights
+        self.rights: Collection[Right] = ()
         self.refused: list[str] = []
         self._used: set[Right] = set()
 
@@ -50,20 +50,20 @@ class Confinement:
         return sorted(str(right) for right in self.rights if right not in self._used)
 
     def make_objects(self) -> Iterable[Mapping[str, Any]]:
-        """Make the roles, and their bindings to the user."""
+        """Make the roles, and their bindings to the user. They have new names each time."""
         rights = [right.move_to(HOME) for right in self.rights]
-        for role in roles.make_roles(rights, self.user):
+        for role in roles.make_roles(rights, f'{self.user}-{secrets.token_hex(4)}'):
             yield role
             yield roles.bind(
                 role, {'apiGroup': roles.API_GROUP, 'kind': 'User', 'name': self.user})
 
 
-async def confine(
+async def find_rights(
         registry: registries.OperatorRegistry,
         settings: configuration.OperatorSettings,
         namespaces: Collection[references.NamespacePattern],
         admin: credentials.Credentials,
-) -> Confinement:
+) -> Collection[Right]:
     """
     Find the rights that an operator needs on this API, with these settings and namespaces.
 
@@ -74,5 +74,5 @@ async def confine(
         found = await scanning.scan(client)
     finally:
         await client.close()
-    return Confinement(granting.find_rights(
-        registry, settings, resources=found.resources, is_complete=True, namespaces=namespaces))
+    return granting.find_rights(
+        registry, settings, resources=found.resources, is_complete=True, namespaces=namespaces)

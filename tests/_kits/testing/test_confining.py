@@ -60,6 +60,35 @@ async def test_what_a_handler_does_besides_is_refused_and_told(registry):
 
 
 @testing.virtual_time
+async def test_the_settings_of_startup_handlers_count(registry):
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+        settings.admission.server = kopf.WebhookServer(addr='127.0.0.1', port=0)
+        settings.admission.managed = 'things.example.com'
+
+    @kopf.on.validate('things', registry=registry)
+    def validate_fn(**_):
+        pass
+
+    webhooks = {f'{verb} validatingwebhookconfigurations.admissionregistration.k8s.io{name}'
+                for verb, name in [('create', ''), ('patch', " 'things.example.com'")]}
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        operator = api.operator(registry=registry, rbac=True)
+        for _ in range(2):
+            async with operator:
+                await operator.wait_log("Reconfiguring the validating webhook")
+            assert not [right for right in operator.confinement.refused
+                        if 'mutating' not in right]  # it can without
+            rights = {str(right) for right in operator.confinement.rights}
+            assert webhooks <= rights and not rights & {'create events'}
+            roles = await api.client.list('clusterroles')
+            assert sum(role['metadata']['name'].startswith(operator.confinement.user)
+                       for role in roles) == 1
+
+
+@testing.virtual_time
 async def test_a_real_api_is_not_confined_by_tests(monkeypatch):
     async with testing.open_api('sandbox') as api:
         api.sandbox = None
