@@ -312,6 +312,10 @@ async def test_the_conversion_by_the_operator_is_not_removed():
         assert (report.lines, report.code) == ([], 0)
         report = await publish([definition], options, vault=vault)
         assert 'conversion-removed' in report.lines[0]
+    options = Options(lint=True)
+    assert 'versions-differ' in str((await publish([definition], options)).lines)
+    report = await publish([definition], options, registry=registry)
+    assert 'versions-differ' not in str(report.lines)
 
 
 @testing.virtual_time
