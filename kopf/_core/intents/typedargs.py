@@ -41,6 +41,9 @@ class Argument:
     takes_misfits: bool = False
 
 
+FORMER = " (in `old`, which stays as it is: add kopf.Misfit to its type)"
+"""What is said of reasons that no change of the object can remove."""
+
 Known = dict[tuple[str, Any], tuple[Any, Any]]
 """What is decoded already, with what it was made of: each value once, for all handlers."""
 
@@ -65,7 +68,7 @@ def decode(
             entry = known[key] = raw, argument.decode(raw)
         values[name] = value = entry[1]
         if isinstance(value, Misfit) and not argument.takes_misfits:
-            suffix = " (when it was handled last)" if name == 'old' else ""
+            suffix = FORMER if name == 'old' else ""
             reasons.extend(f"{reason}{suffix}" for reason in value.reasons)
     if reasons:
         raise MisfitError(*dict.fromkeys(reasons))

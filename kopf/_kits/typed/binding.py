@@ -27,8 +27,8 @@ def bind(
     """
     Find the typed arguments of a handler of this kind; None if there are none.
 
-    The functions of ``is_lasting`` handlers run for long, so they must ask for live values. Those of
-    ``is_whole`` handlers get the whole objects as ``old`` and ``new``, even with a field.
+    The functions of ``is_lasting`` handlers run for long, so they must ask for live values. Those
+    of ``is_whole`` handlers get the whole objects as ``old`` and ``new``, even with a field.
 
     :raises DeclarationError: if an annotation is none of the kind, or if there is no such field.
     """

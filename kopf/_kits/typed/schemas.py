@@ -98,8 +98,9 @@ def _make_default(field: Field, path: str) -> Any:
         raise DeclarationError(f"{path} has the default {field.default!r}, which is none of the "
                                f"API: {e}.") from e
     if not is_same:
-        raise DeclarationError(f"{path} has another default each time, but the API has one for all "
-                               f"objects. Write '… | None = None', and make the value in a handler.")
+        raise DeclarationError(
+            f"{path} has another default each time, but the API has one for all objects. Write "
+            f"'… | None = None', and make the value in a handler.")
     return _strip_defaults(value, field.shape)
 
 

@@ -329,7 +329,7 @@ async def test_a_former_state_that_does_not_fit_is_told_as_such():
         async with api.operator(registry=later) as again:
             await api.client.patch('databases', 'one', {'spec': {'engine': 'MySQL'}})
             await again.wait_log(
-                r"spec.engine: is none of 'MySQL', 'Postgres' \(when it was handled last\)")
+                r"spec.engine: is none of 'MySQL', 'Postgres' \(in `old`, .* add kopf.Misfit to")
     assert seen == ['created']
 
 
