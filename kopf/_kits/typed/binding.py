@@ -4,7 +4,7 @@ Binding: which arguments of a handler are given as values of the author's classe
 import functools
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union, get_args, get_origin
 
 from kopf._cogs.structs import bodies, dicts
@@ -53,11 +53,11 @@ def _bind(
     place = f"{getattr(fn, '__qualname__', fn)}({name}: …)"
     if isinstance(annotation, str):
         annotation = _evaluate(cls, fn, annotation, place)
+    annotation = _resolve_alias(annotation)
     is_live = get_origin(annotation) is decoding.Live
     if is_live:
         [annotation] = get_args(annotation)
-    args = [*get_args(annotation)] if get_origin(annotation) in (Union, types.UnionType) else [
-        annotation]
+    args = [*_iter_alternatives(annotation)]
     takes_misfits = typedargs.Misfit in args
     inner = [arg for arg in args if arg not in (typedargs.Misfit, types.NoneType)]
     if not inner or any(_is_untyped(arg) for arg in inner):
@@ -82,6 +82,21 @@ def _bind(
     if is_live:
         return typedargs.Argument(functools.partial(_make_live, decode))
     return typedargs.Argument(decode, takes_misfits=takes_misfits)
+
+
+def _resolve_alias(annotation: Any) -> Any:
+    while type(annotation).__name__ == 'TypeAliasType':  # Python 3.12
+        annotation = annotation.__value__
+    return annotation
+
+
+def _iter_alternatives(annotation: Any) -> Iterator[Any]:
+    annotation = _resolve_alias(annotation)
+    if get_origin(annotation) in (Union, types.UnionType):
+        for arg in get_args(annotation):
+            yield from _iter_alternatives(arg)
+    else:
+        yield annotation
 
 
 def _make_live(decode: decoding.Decoder, source: Any) -> Any:

@@ -6,6 +6,7 @@ import enum
 from typing import Annotated, Any
 
 import pytest
+import typing_extensions
 
 import kopf
 from kopf import testing
@@ -156,6 +157,24 @@ async def test_a_body_is_decoded_once_for_all_handlers_and_not_at_all_if_nobody_
         await settle()
         assert decoded == [5]
         assert operator.text.count("Updating is processed: 3 succeeded") == 1
+
+
+def test_aliases_of_types_can_include_none_and_misfits():
+    maybe = typing_extensions.TypeAliasType('maybe', DatabaseSpec | None)
+    live = typing_extensions.TypeAliasType('live', kopf.Live[DatabaseSpec])
+
+    def create_fn(spec: maybe | kopf.Misfit, **_):
+        pass
+
+    async def monitor_fn(spec: live, **_):
+        pass
+
+    registry = kopf.OperatorRegistry()
+    kopf.on.create(Database, registry=registry)(create_fn)
+    kopf.daemon(Database, registry=registry)(monitor_fn)
+    [created], [monitored] = registry._changing, registry._spawning
+    assert created.arguments['spec'].takes_misfits
+    assert monitored.arguments.keys() == {'spec'}
 
 
 @testing.virtual_time
