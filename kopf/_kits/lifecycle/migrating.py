@@ -136,8 +136,7 @@ class _Migration:
 
     async def _rewrite(self, storage: str) -> Collection[str]:
         """Write all objects unchanged; say and return why some of them are refused."""
-        stored = next((each for each in self.sweep.served if each == references.Resource(
-            self.resource.group, storage, self.resource.plural)), self.resource)
+        stored = self.sweep.get_version(self.resource, storage)
         metas = {raw['metadata']['uid']: sweeping.get_meta(raw)
                  async for raw in self.sweep.list(stored, [None])}
 

@@ -97,6 +97,7 @@ async def release(
     if wrong := [each for each in resources if not clusterwide and not each.namespaced]:
         raise commanding.CommandError(
             f"{wrong[0]} is cluster-scoped. Use --all-namespaces instead of --namespace.")
+    resources = [await sweep.find_stored(resource) for resource in resources]
     places = await commanding.find_namespaces(
         sweep.client, settings=sweep.settings, clusterwide=clusterwide, patterns=namespaces)
     releasing = _Releasing(sweep, options, places)

@@ -40,6 +40,24 @@ class Sweep:
     say: Callable[[str], object]
     """Takes a line for the user."""
 
+    async def find_stored(self, resource: references.Resource) -> references.Resource:
+        """
+        Find the version in which the objects are stored: to write it, nothing must be converted,
+        which only a running operator can do. Without the permission, the version remains.
+        """
+        if '.' in resource.group:
+            with contextlib.suppress(errors.APIClientError):  # it is no custom resource, perhaps
+                definition = await self.client.request('GET', references.CRDS.get_url(
+                    name=f'{resource.plural}.{resource.group}'))
+                return self.get_version(resource, next(
+                    each['name'] for each in definition['spec']['versions'] if each['storage']))
+        return resource
+
+    def get_version(self, resource: references.Resource, version: str) -> references.Resource:
+        """Get the resource in another version; as it is, if the version is not served."""
+        other = references.Resource(resource.group, version, resource.plural)
+        return next((each for each in self.served if each == other), resource)
+
     async def list(
             self, resource: references.Resource, namespaces: Sequence[references.Namespace],
             *, labels: str = '', fields: str = '', metadata_only: bool = True,

@@ -346,3 +346,19 @@ async def test_the_progress_is_shown_on_terminals_only(capsys, monkeypatch):
     await sweeping.for_each(metas, attempt, title='things')
     assert capsys.readouterr().err == (
         '\rthings: 1 of 2\x1b[K\rthings: 2 of 2\x1b[K\r\x1b[K')
+
+
+@testing.virtual_time
+async def test_nothing_has_to_be_converted(release, lines):
+    crd = make_crd('Thing', 'things')
+    [version] = crd['spec']['versions']
+    crd['spec']['versions'] = [
+        {**version, 'storage': False}, {**version, 'name': 'v1alpha1', 'storage': True}]
+    crd['spec']['conversion'] = {'strategy': 'Webhook', 'webhook': {
+        'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://127.0.0.1:1/'}}}
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd, {
+            **THING, 'apiVersion': 'example.com/v1alpha1',
+            'metadata': {'name': 'a', 'finalizers': [FINALIZER]}})
+        assert await release(api)
+    assert lines[-1] == "things.v1alpha1.example.com: 1 released, 0 left."
