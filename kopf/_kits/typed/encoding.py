@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._core.intents import handlers
+from kopf._kits.typed import shapes
 from kopf._kits.typed.shapes import Kind, Shape
 from kopf._kits.typed.vocabulary import Quantity
 
@@ -46,7 +47,8 @@ def _encode_record(value: Any, shape: Shape) -> dict[str, Any]:
     encoded = {}
     for field in shape.fields:
         inner = value.get(field.name, handlers.ABSENT) if is_mapping else getattr(value, field.name)
-        if inner is handlers.ABSENT or (inner is None and not field.shape.is_nullable):
+        if inner is handlers.ABSENT or shapes.is_unset(inner) or (
+                inner is None and not field.shape.is_nullable):
             continue
         encoded[field.wire] = encode(inner, field.shape)
     return encoded

@@ -185,7 +185,7 @@ def _read_field(
     default = raw.default
     if raw.factory is not None:
         default = raw.factory()
-    is_absent = default is None or default is handlers.ABSENT
+    is_absent = default is None or default is handlers.ABSENT or is_unset(default)
     if shape.is_nullable and default is None:
         raise DeclarationError(
             f"{place} is null by default, which the API does not have. Write '= kopf.ABSENT'.")
@@ -222,11 +222,12 @@ def _unwrap(annotation: Any, markers: list[Any]) -> tuple[Any, list[Any], bool]:
         elif origin in (typing.Required, typing.NotRequired, typing.ClassVar, typing.Final):
             [annotation] = get_args(annotation)
         elif origin in (Union, types.UnionType):
-            args = [arg for arg in get_args(annotation)
-                    if arg is not types.NoneType and arg != Literal[handlers.ABSENT]]
+            args = [arg for arg in get_args(annotation) if arg is not types.NoneType
+                    and arg != Literal[handlers.ABSENT] and not _is_unset_type(arg)]
             if len(args) == len(get_args(annotation)) or not args:
                 return annotation, markers, optional
-            optional |= types.NoneType in get_args(annotation)
+            optional |= any(arg is types.NoneType or _is_unset_type(arg)
+                            for arg in get_args(annotation))
             annotation = functools.reduce(lambda a, b: a | b, args)
         elif type(annotation).__name__ == 'TypeAliasType':  # Python 3.12
             annotation = annotation.__value__
@@ -234,6 +235,15 @@ def _unwrap(annotation: Any, markers: list[Any]) -> tuple[Any, list[Any], bool]:
             annotation = annotation.__supertype__
         else:
             return annotation, markers, optional
+
+
+def is_unset(value: Any) -> bool:
+    """Whether it is the value of msgspec for fields that are absent."""
+    return _is_unset_type(type(value))
+
+
+def _is_unset_type(annotation: Any) -> bool:
+    return getattr(annotation, '__name__', None) == 'UnsetType'
 
 
 def _flatten(markers: Iterable[Any]) -> Iterator[Any]:

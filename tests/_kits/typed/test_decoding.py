@@ -8,7 +8,7 @@ import pydantic
 import pytest
 
 import kopf
-from kopf._kits.typed import decoding, encoding, shapes
+from kopf._kits.typed import decoding, encoding, schemas, shapes
 from tests._kits.typed import declared
 
 PAIRS = [(library, case) for library in declared.LIBRARIES for case in declared.list_cases(library)]
@@ -142,6 +142,20 @@ def test_msgspec_checks_its_limits(cls, more):
     assert reason.startswith('spec: Expected `int` >= 1')
     [reason] = decode(cls, {**more, 'maxSize': 1, 'users': [{'userName': 'a'}]}).reasons
     assert reason == 'spec.users[0]: Expected `str` of length >= 2 - at `$.userName`'
+
+
+class UnsetSpec(msgspec.Struct):
+    size: int | msgspec.UnsetType = msgspec.UNSET
+    storage: kopf.Quantity | msgspec.UnsetType = msgspec.UNSET
+
+
+def test_msgspec_has_a_value_for_absent_fields():
+    shape = shapes.read(UnsetSpec)
+    assert schemas.make(shape, 'spec')['properties']['size'] == {'type': 'integer'}
+    for raw in {}, {'size': 1}, {'storage': '1Gi'}:
+        made = decode(UnsetSpec, raw)
+        assert (made.size is msgspec.UNSET) is ('size' not in raw)
+        assert encoding.encode(made, shape) == raw
 
 
 @attrs.define
