@@ -8,6 +8,7 @@ from typing import Any
 from kopf._cogs.clients import api, scanning
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
+from kopf._core.engines.admission import configurations
 from kopf._core.intents import registries
 from kopf._kits.sandbox.requests import Target
 from kopf._kits.typed import granting, roles
@@ -15,6 +16,9 @@ from kopf._kits.typed.rights import Right
 
 HOME = 'default'
 """The namespace of confined operators."""
+
+WEBHOOKS = {resource.plural for _, resource in configurations.CONFIGURATIONS.values()}
+"""The resources of the configurations of webhooks."""
 
 
 class Confinement:
@@ -41,8 +45,15 @@ class Confinement:
                       target.namespace or None)
         if is_allowed:
             self._used.update(right for right in self.rights if right.move_to(HOME).covers(asked))
-        elif str(asked) not in self.refused:
+        elif str(asked) not in self.refused and not self._is_spare(asked):
             self.refused.append(str(asked))
+
+    def _is_spare(self, asked: Right) -> bool:
+        """
+        Whether Kopf can do without it: it clears the other configuration of webhooks, if it may.
+        """
+        return asked.verb == 'patch' and asked.resource in WEBHOOKS and any(
+            right.resource in WEBHOOKS and right.name == asked.name for right in self.rights)
 
     @property
     def unused(self) -> list[str]:
