@@ -5,7 +5,6 @@ import asyncio
 
 import pytest
 
-from kopf._kits.testing.processes import SeededLoop
 from tests.simulation import threads
 
 
@@ -19,7 +18,7 @@ def run(fn):
         assert not host.threads
         return task.result()
 
-    with asyncio.Runner(loop_factory=lambda: SeededLoop(0)) as runner:
+    with asyncio.Runner(loop_factory=lambda: threads.Loop(0)) as runner:
         return runner.run(main())
 
 

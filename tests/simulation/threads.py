@@ -26,6 +26,16 @@ PATIENCE = 60.0
 """How long (seconds of real time) the loop waits for a thread, which must not block."""
 
 
+class Loop(processes.SeededLoop):
+    """The loop of these threads. It waits for them while they run, so they never hold its time."""
+
+    def hold_for(self, future: 'asyncio.Future[Any]', call: object) -> None:
+        pass
+
+    def make_flag(self) -> None:
+        """Make no flag: `Event` replaces those of the real time."""
+
+
 class Host(processes.Process):
     """A process with threads."""
 

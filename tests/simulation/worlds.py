@@ -98,8 +98,8 @@ def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
     """Run a plan in a loop of its own. With ``verbose``, the story has the whole log."""
     world = World(plan, verbose=verbose)
 
-    def make_loop() -> processes.SeededLoop:
-        return processes.SeededLoop(plan.seed)  # the order and latencies: see `World.live`
+    def make_loop() -> threads.Loop:
+        return threads.Loop(plan.seed)  # the order and latencies: see `World.live`
 
     with _seeded(plan.seed), _overhearing(world), _logging(world), warnings.catch_warnings():
         warnings.simplefilter('ignore', ResourceWarning)  # of abandoned daemons

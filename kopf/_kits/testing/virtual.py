@@ -249,7 +249,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             waiting.add_done_callback(lambda _: self._calls.update({call: time.monotonic()}))
         work.add_done_callback(lambda _: _finish(waiting))
 
-    def make_flag(self) -> threading.Event:
+    def make_flag(self) -> threading.Event | None:
         """Make an event for which threads wait in virtual time. It is to be set in the loop."""
         return _Flag(self)
 
