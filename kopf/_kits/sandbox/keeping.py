@@ -32,7 +32,7 @@ class Keeper:
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
-        self._path = path.resolve()  # a link stays a link
+        self._path = path
         self._changed = asyncio.Event()
         self._saved = -1
 
@@ -94,15 +94,16 @@ class Keeper:
         )], self._store.revision
 
     def _write(self, lines: list[bytes]) -> None:
-        folder = self._path.parent
+        path = self._path.resolve()  # a link stays a link
+        folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
-        with _temporary(folder, self._path.name) as (descriptor, name):
+        with _temporary(folder, path.name) as (descriptor, name):
             with open(descriptor, 'wb') as file:
                 for line in lines:
                     file.write(line + b'\n')
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(name, self._path)
+            os.replace(name, path)
         with contextlib.suppress(OSError):  # not everywhere can folders be synced
             descriptor = os.open(folder, os.O_RDONLY)
             try:
