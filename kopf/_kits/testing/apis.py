@@ -113,16 +113,17 @@ class API:
                     await self.client.delete(obj)
 
         async def grant_again(settings: configuration.OperatorSettings, **_: Any) -> None:
+            with contextlib.suppress(ValueError):  # it is a retry
+                registry._activities._handlers.remove(handler)  # others can use the registry later
             context = self._context.copy()  # the operator can be in another loop and thread
             await asyncio.wrap_future(
                 context.run(asyncio.run_coroutine_threadsafe, grant(settings), loop))
 
         await grant(settings)
-        startup, known = ids.HandlerId('kopf-rbac'), registry._activities._handlers
-        known[:] = [each for each in known if each.id != startup]  # of a former start
+        handler = handlers.ActivityHandler(
+            id=ids.HandlerId('kopf-rbac'), fn=grant_again, activity=causes.Activity.STARTUP)
         if registry.get_activity_handlers(causes.Activity.STARTUP):  # they can change the settings
-            registry.append(handlers.ActivityHandler(
-                id=startup, fn=grant_again, activity=causes.Activity.STARTUP))
+            registry.append(handler)
         return dataclasses.replace(
             self.credentials, token=self.sandbox.add_user(found.user, found.hear), scheme=None,
             username=None, password=None, certificate_data=None, private_key_data=None,

@@ -44,6 +44,7 @@ Likewise, how long the thread of a daemon holds the time: daemons can block thei
 long as their objects exist.
 """
 
+
 def run(coro: Coroutine[Any, Any, T]) -> T:
     """Do the same as :func:`asyncio.run` in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

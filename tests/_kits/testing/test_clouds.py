@@ -16,6 +16,7 @@ async def test_a_thing_gets_a_random_id_and_keeps_its_fields():
         assert one != two
         assert await cloud.get('accounts', one) == {'id': one, 'name': 'x', 'plan': 'small'}
         assert await cloud.get('accounts', 'unknown') is None
+        assert await cloud.get('accounts', None) is None
         assert await cloud.get('tenants', one) is None
     async with testing.FakeCloud(seed=1) as other:
         assert await other.create('accounts', {}) == one

@@ -59,6 +59,23 @@ async def test_what_a_handler_does_besides_is_refused_and_told(registry):
         assert operator.confinement.refused == ["patch secrets 'some' in 'default'"]
 
 
+def test_other_operators_can_use_the_registry_of_a_confined_one(registry):
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @testing.virtual_time
+    async def operate(**options):
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            async with api.operator(registry=registry, **options) as operator:
+                await api.client.create(THING)
+                await operator.wait_log("Creation is processed")
+
+    operate(rbac=True)
+    operate()
+
+
 @testing.virtual_time
 async def test_the_settings_of_startup_handlers_count(registry):
     @kopf.on.startup(registry=registry)
