@@ -77,8 +77,8 @@ class Reconcilers(Member):
         """
         self._notes: dict[ids.HandlerId, Any] = {}
         """What the drivers of externals remember."""
-        self._verdicts: dict[str, Any] = {}
-        """What they have said of the object."""
+        self._verdicts: dict[str, Any] | None = None
+        """What they have said of the object; None without any."""
         self._summoned: tuple[ids.HandlerId, ...] = ()
         """The externals, and the handlers after them, that run again though nothing has changed."""
         self._vain: tuple[str | None, tuple[int, ...]] = (None, ())
@@ -339,6 +339,8 @@ class Reconcilers(Member):
         if handler.id not in self._notes:
             self._notes[handler.id] = driver.join(
                 self.host.uid, functools.partial(self._summon, handler.id))
+        if self._verdicts is None:
+            self._verdicts = {}
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
             state=state, exchange=self._exchange, limits=limits,
@@ -420,7 +422,7 @@ class Reconcilers(Member):
         self._note_problems(handler.id, conditions.Problems((), is_stalled=False))
         if self._reporter == handler.id:
             self._reporter = None
-        if handler.id in self._verdicts:
+        if self._verdicts is not None and handler.id in self._verdicts:
             self._verdicts.clear()  # the others say it again, without this one
 
     def _note_problems(self, handler_id: ids.HandlerId, found: conditions.Problems) -> None:
