@@ -516,6 +516,7 @@ def run(
                 vault=vault,
                 loop=loop,
                 _shadow=comparing,
+                _adjust=None if comparing is None else comparing.isolate,
             )
     except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError,
             configuration.SettingsError, registries.RegistryError,

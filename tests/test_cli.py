@@ -128,7 +128,7 @@ def test_defaults_are_left_to_the_operator(run):
         'standalone': None, 'namespaces': (), 'clusterwide': True, 'priority': None,
         'peering_name': None, 'liveness_endpoint': None, 'metrics_endpoint': None,
         'registry': None, 'stop_flag': None, 'ready_flag': None,
-        'vault': None, 'loop': None, '_shadow': None,
+        'vault': None, 'loop': None, '_shadow': None, '_adjust': None,
     }
 
 

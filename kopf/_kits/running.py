@@ -44,6 +44,7 @@ class Options(operating.Options):
     _command: Coroutine[None, None, None] | None = None
     _observer: observers.Observer | None = None
     _shadow: 'inspection.Shadow | None' = None
+    _adjust: Callable[[configuration.OperatorSettings], None] | None = None
 
     def __post_init__(self) -> None:
         if self.namespace is not None:
@@ -71,19 +72,18 @@ def _with_parameters_of(
     return decorate
 
 
-def _observe(
-        observer: observers.Observer | None, shadow: 'inspection.Shadow | None',
-        operator: operating.Operator,
-) -> Iterator[operating.Extension]:
+def _observe(options: Options, operator: operating.Operator) -> Iterator[operating.Extension]:
     """
     Make the extensions of an operator: for traces, for metrics, and for its present state.
 
     :raises SettingsError: if the library for any of them is absent.
     :raises EndpointError: if an endpoint is not a valid URL.
     """
-    settings = operator.settings
-    if observer is not None:
-        yield operating.Extension(observer=observer)
+    settings, shadow = operator.settings, options._shadow
+    if options._adjust is not None:
+        options._adjust(settings)
+    if options._observer is not None:
+        yield operating.Extension(observer=options._observer)
     if shadow is not None:
         operator.client.add_headers(shadow.make_headers)
         yield operating.Extension(observer=shadow)
@@ -161,6 +161,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     :param _command: a coroutine to run instead of the operator. Internal.
     :param _observer: what is notified of attempts and writes. Internal.
     :param _shadow: what compares the operator with another one. Internal.
+    :param _adjust: what changes the settings after the startup handlers. Internal.
     :returns: the root tasks.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
@@ -187,7 +188,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
         # Made in the context of its task: the operator's context variables must not leak from here.
         core = context.run(
             operating.Operator, options, settings=settings, underway=underway,
-            extend=functools.partial(_observe, options._observer, options._shadow)).run()
+            extend=functools.partial(_observe, options)).run()
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
@@ -245,6 +246,7 @@ async def operator(**parameters: Any) -> None:
     :param _command: a coroutine to run instead of the operator. Internal.
     :param _observer: what is notified of attempts and writes. Internal.
     :param _shadow: what compares the operator with another one. Internal.
+    :param _adjust: what changes the settings after the startup handlers. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.
@@ -310,6 +312,7 @@ def run(**parameters: Any) -> None:
     :param _command: a coroutine to run instead of the operator. Internal.
     :param _observer: what is notified of attempts and writes. Internal.
     :param _shadow: what compares the operator with another one. Internal.
+    :param _adjust: what changes the settings after the startup handlers. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.

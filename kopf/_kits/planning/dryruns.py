@@ -12,10 +12,10 @@ from typing import Any
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
-from kopf._cogs.structs import ids, reviews
+from kopf._cogs.structs import reviews
 from kopf._core.actions import application
 from kopf._core.engines.reconciling import externals, generating
-from kopf._core.intents import causes, handlers, registries
+from kopf._core.intents import handlers, registries
 from kopf._kits import redirecting
 from kopf._kits.planning import attribution, comparing, guarding, plans, stages
 from kopf._kits.sandbox import faults, handling, overlays, requests, selecting
@@ -104,7 +104,7 @@ class DryRun(runs.Run):
         await piggybacking.configure_clients()
         self._arrange(self.setup.options['registry'])
         await self._define()
-        await self.start(_observer=self.attribution)
+        await self.start(_observer=self.attribution, _adjust=self._isolate)
 
     def _withhold(self, call: externals.Withheld) -> None:
         place = attribution.describe(call.cause.resource, call.cause.body)
@@ -175,8 +175,6 @@ class DryRun(runs.Run):
         """Leave out what is not planned, and find out how long to wait for the handlers."""
         self.left_out = [str(handler.id) for handler in registry._webhooks]
         registry._webhooks = registries.GenericRegistry()
-        registry.append(handlers.ActivityHandler(
-            id=ids.HandlerId('kopf-plan'), fn=self._isolate, activity=causes.Activity.STARTUP))
         for handler in registry.iter_resource_handlers():
             if isinstance(handler, handlers.DaemonHandler) or (
                     callable(getattr(handler, 'initial_delay', None))):
@@ -189,8 +187,8 @@ class DryRun(runs.Run):
                          registry._reconciling):
                 sort._handlers[:] = map(self._narrow, sort._handlers)  # type: ignore[arg-type]
 
-    async def _isolate(self, settings: configuration.OperatorSettings, **_: Any) -> None:
-        """Let the operator be alone, and serve nothing, whatever other startup handlers set."""
+    def _isolate(self, settings: configuration.OperatorSettings) -> None:
+        """Let the operator be alone, and serve nothing, whatever its startup handlers have set."""
         isolate(settings)
         settings.tracing.enabled = False
         settings.admission.server = _serve_nothing

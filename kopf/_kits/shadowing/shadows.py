@@ -19,10 +19,10 @@ import click
 from kopf._cogs.clients import patching, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
-from kopf._cogs.structs import ids, reviews
+from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions
 from kopf._core.engines.reconciling import externals, generating
-from kopf._core.intents import causes, handlers, registries
+from kopf._core.intents import handlers, registries
 from kopf._kits import sandboxing
 from kopf._kits.planning import attribution, comparing, dryruns, guarding, plans
 from kopf._kits.sandbox import admission, handling, requests
@@ -46,7 +46,7 @@ class Shadow(attribution.Attribution):
     ``counts`` are the numbers of differences by their categories and kinds, and ``latest`` are the
     latest of them.
 
-    :param registry: the handlers of the new version. One more is added, which lets it be alone.
+    :param registry: the handlers of the new version.
     :param window: for how long (seconds) both versions can differ.
     :param managers: the field managers of production, besides those that are found.
     :param share: for which part of the changes the admission handlers are called: 0 to 1.
@@ -74,8 +74,6 @@ class Shadow(attribution.Attribution):
         self._managers = {patching.FIELD_MANAGER, *managers}
         self._share = share
         self._ask: tuple[reviews.WebhookFn, asyncio.AbstractEventLoop] | None = None
-        registry.append(handlers.ActivityHandler(
-            id=ids.HandlerId('kopf-shadow'), fn=self._isolate, activity=causes.Activity.STARTUP))
 
     def make_upstream(self, *args: Any, **kwargs: Any) -> Upstream:
         return _Upstream(self, *args, **kwargs)
@@ -187,7 +185,8 @@ class Shadow(attribution.Attribution):
 
     # In the operator.
 
-    async def _isolate(self, settings: configuration.OperatorSettings, **_: Any) -> None:
+    def isolate(self, settings: configuration.OperatorSettings) -> None:
+        """Let the operator be alone, whatever its startup handlers have set."""
         dryruns.isolate(settings)
         settings.admission.server = self._serve
 

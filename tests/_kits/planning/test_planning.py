@@ -666,7 +666,9 @@ def fail(**_):
 def test_the_operator_is_alone_and_serves_nothing(plan, parent):
     made = plan('''
 @kopf.on.startup()
-def configure(settings, **_):
+def configure(settings, retry, **_):
+    if retry == 0:
+        raise kopf.TemporaryError("The secrets are not mounted yet.", delay=1)
     settings.peering.name, settings.peering.mandatory = 'absent', True
     settings.peering.standalone = False
     settings.leadership.name = 'lease'

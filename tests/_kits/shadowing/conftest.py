@@ -127,7 +127,8 @@ async def perform(old, new, *, existing=(), **options):
         here = await stack.enter_async_context(Sandbox(upstream=upstream))
         shadow.hold_back()
         operator = await stack.enter_async_context(testing.Operator(
-            registry=new, credentials=apis.read_credentials(here.kubeconfig()), _shadow=shadow))
+            registry=new, credentials=apis.read_credentials(here.kubeconfig()), _shadow=shadow,
+            _adjust=shadow.isolate))
         await operator.wait_log("Watching toys")
         await asyncio.sleep(5)
         yield Stage(there, here, shadow)

@@ -264,6 +264,24 @@ def test_external_systems_are_left_to_production(colour, told, latency):
     virtual.run(scenario())
 
 
+def test_a_shadow_is_alone_though_a_retried_startup_handler_has_set_otherwise():
+    new = writing(phase='new')
+
+    @kopf.on.startup(registry=new)
+    async def configure(settings, retry, **_):
+        if retry == 0:
+            raise kopf.TemporaryError("The secrets are not mounted yet.", delay=1)
+        settings.peering.name, settings.peering.mandatory = 'absent', True
+        settings.peering.standalone = False
+
+    async def check(stage):
+        assert stage.told == [
+            'different: toys.sandbox.test default/one: status.phase: "old" in production, '
+            '"new" here (by fn for toys.sandbox.test default/one)']
+
+    run(writing(phase='old'), new, check)
+
+
 def test_generated_values_do_not_differ():
     def generating():
         registry = kopf.OperatorRegistry()
