@@ -21,6 +21,7 @@ UNSENT = frozenset({
 CONNECTIONS = frozenset({
     'aiohttp.ClientConnectionError', 'aiohttp.ClientPayloadError', 'httpx.TransportError',
     'requests.ConnectionError', 'requests.Timeout', 'requests.ChunkedEncodingError',
+    'requests.RetryError',
     'botocore.HTTPClientError', 'botocore.ConnectionError'})
 """The errors of connections in the HTTP libraries."""
 
@@ -105,6 +106,8 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         args = () if e is None else e.args[:1]
         names = _name(e).union(*(  # urllib has a reason itself, requests in what it wraps
             _name(getattr(each, 'reason', None)) for each in (e, *args)))
+        if 'requests.RequestException' in names:  # e.g. of a wrong URL, or of an answer without JSON
+            names.discard('builtins.OSError')
         is_unsent = not UNSENT.isdisjoint(names)
         return Failure(
             is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)

@@ -17,12 +17,18 @@ from kopf._kits.external.failures import Failure, is_of_connection, read
 NOW = datetime.datetime(2026, 11, 26, tzinfo=datetime.UTC)
 
 
+def make_class(module, name, *bases):
+    return type(name, bases or (Exception,), {'__module__': module})
+
+
 def make(module, name, *bases, **attributes):
-    cls = type(name, bases or (Exception,), {'__module__': module})
-    error = cls('x')
+    error = make_class(module, name, *bases)('x')
     for key, value in attributes.items():
         setattr(error, key, value)
     return error
+
+
+REQUEST_ERROR = make_class('requests.exceptions', 'RequestException', OSError)
 
 
 class Response:
@@ -56,6 +62,11 @@ def make_botocore(status, code='X', **headers):
     (make('httpx', 'ConnectError'), Failure(True, True)),
     (make('httpx', 'ReadTimeout'), Failure()),
     (make('httpx', 'ReadTimeout', make('httpx', 'TransportError').__class__), Failure(True)),
+    (make('requests.exceptions', 'JSONDecodeError', REQUEST_ERROR), Failure()),
+    (make('requests.exceptions', 'MissingSchema', REQUEST_ERROR, ValueError), Failure()),
+    (make('requests.exceptions', 'ReadTimeout', make_class(
+        'requests.exceptions', 'Timeout', REQUEST_ERROR)), Failure(True)),
+    (make('requests.exceptions', 'RetryError', REQUEST_ERROR), Failure(True)),
     (ConnectionRefusedError(), Failure(True, True)),
     (urllib.error.URLError(ConnectionRefusedError()), Failure(True, True)),
     (urllib.error.URLError(TimeoutError()), Failure(True)),
