@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
-from kopf._cogs.structs import bodies, concealing, diffs, ids, memos, patches, references
+from kopf._cogs.structs import bodies, concealing, diffs, ids, memos, patches, references, texts
 from kopf._core.actions import cycles, decisions, execution, finalizers, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, hub
@@ -126,7 +126,7 @@ class Explanation:
         for title, lines in sections.items():
             if lines:
                 yield title
-            yield from (f"  {line}" for line in lines)
+            yield from (texts.make_entry(f"  {line}") for line in lines)
         yield f"Next: {self.next}"
 
 

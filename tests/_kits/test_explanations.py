@@ -292,6 +292,16 @@ def test_progress_of_unknown_handlers_is_shown_by_its_annotation(registry):
     assert found.next == "unknown without the handlers: pass the file with the handlers, too"
 
 
+def test_errors_of_several_lines_look_like_no_other_lines(registry):
+    record(registry, kopf.on.create)
+    kept = {'started': '2020-01-01T00:00:00+00:00', 'retries': 3, 'message': "oops\nNext: nothing",
+            'purpose': 'create'}
+    lines = list(explain(registry, annotations={
+        'kopf.zalando.org/fn': json.dumps(kept)}).describe())
+    assert [line for line in '\n'.join(lines).split('\n') if line.startswith("Next:")] == [
+        "Next: the operator calls fn"]
+
+
 def test_finalizers_of_absent_operators_can_be_released(registry):
     [why] = explain(registry, finalizers=[FINALIZER]).finalizers.values()
     assert why.endswith("If there is no such operator any more, kopf release removes it")

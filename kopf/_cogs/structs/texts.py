@@ -1,5 +1,5 @@
 """
-Texts for people, where their length is limited.
+Texts for people, where their length is limited, or where others have written a part of them.
 """
 
 
@@ -15,3 +15,13 @@ def cut(text: str, limit: int, *, marker: str = '...') -> str:
     head = limit - len(infix) - tail
     parts = (encoded[:head], infix, encoded[-tail:])
     return ''.join(part.decode(errors='ignore') for part in parts)
+
+
+def make_entry(text: str) -> str:
+    """
+    Make an entry of a list: its further lines are indented, so that none looks like other entries,
+    e.g. in a diff; and nothing in it controls the terminal.
+    """
+    return '\n      '.join(
+        ''.join(char if char.isprintable() else ' ' for char in line)
+        for line in text.splitlines())

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from kopf._cogs.structs import texts
 from kopf._kits.planning.plans import (
     ExternalCall,
     Field,
@@ -46,7 +47,7 @@ def render(plan: Plan, form: str, *, is_colored: bool = False) -> str:
             return json.dumps(dataclasses.asdict(plan), indent=2)
         case 'markdown':
             return _render_markdown(plan)
-    lines = [*_iter_details(plan), "# Summary", *_iter_summary(plan)]
+    lines = [*map(texts.make_entry, _iter_details(plan)), "# Summary", *_iter_summary(plan)]
     return '\n'.join(
         click.style(line, **STYLES.get(line[0], {})) if is_colored else line for line in lines)
 
@@ -54,7 +55,7 @@ def render(plan: Plan, form: str, *, is_colored: bool = False) -> str:
 def _render_markdown(plan: Plan) -> str:
     """Render for a comment: the summary is visible, and the rest can be unfolded."""
     summary = [f"- {line.strip()}" for line in _iter_summary(plan)]
-    details = [line.replace('```', "'''") for line in _iter_details(plan)]
+    details = [texts.make_entry(line.replace('```', "'''")) for line in _iter_details(plan)]
     if details:
         details = ['', '<details><summary>Details</summary>', '', '```diff', *details, '```', '',
                    '</details>']
@@ -80,15 +81,15 @@ def _iter_details(plan: Plan) -> Iterator[str]:
     for refused in group_by(plan.refused, lambda each: (
             each.verb, each.place.resource, each.message.replace(each.place.name, ''))):
         yield from _iter_alike(refused, _iter_refused, refused[0].place.resource, is_whole=False)
-    for title, texts in {
+    for title, lines in {
             "Failing handlers, so that the plan for these objects is incomplete": [
                 f"{handler} for {places}: {message}"
                 for handler, places, message in group_failures(plan.failures)],
             "Unknown": plan.unknown,
             "Errors": plan.problems}.items():
-        if texts:
+        if lines:
             yield f"# {title}"
-        yield from (f"! {text}" for text in texts)
+        yield from (f"! {line}" for line in lines)
 
 
 def _iter_section(title: str, items: Sequence[Item]) -> Iterator[str]:

@@ -19,7 +19,7 @@ import click
 from kopf._cogs.clients import patching, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
-from kopf._cogs.structs import reviews
+from kopf._cogs.structs import reviews, texts
 from kopf._core.engines.admission import questions
 from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import handlers, registries
@@ -93,14 +93,11 @@ class Shadow(attribution.Attribution):
             self.hold_back()
             with self.guard.stand():
                 yield vault
-        for difference in self.latest:
-            click.echo(f"! {difference}")
-        for refused in self.refused.values():
-            click.echo(f"! {_describe(refused)}")
-        for text in self.unserved:
-            click.echo(f"! {text}")
-        for (what, _), names in self.guard.attempts.items():
-            click.echo(f"! Refused: {what}, by {plans.name_some(sorted(names))}")
+        for text in (
+                *map(str, self.latest), *map(_describe, self.refused.values()), *self.unserved, *(
+                    f"Refused: {what}, by {plans.name_some(sorted(names))}"
+                    for (what, _), names in self.guard.attempts.items())):
+            click.echo(f"! {texts.make_entry(text)}")
         if self.withheld:
             verbs = collections.Counter(verb for verb, *_ in self.withheld)
             calls = ', '.join(f"{count} {verb}" for verb, count in sorted(verbs.items()))

@@ -72,6 +72,17 @@ def test_the_same_failures_are_one_line():
     assert "failing handlers: 5" in text
 
 
+@pytest.mark.parametrize('form', ['text', 'markdown'])
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\v', '\x85', '\u2028'])
+def test_errors_of_several_lines_look_like_no_other_lines(form, end):
+    message = end.join(["oops", "- configmaps default/x: deleted", "\x1b[2Jcleared"])
+    lines = render(make_change('x'), form=form, failures=[
+        testing.Failure('fn', 'things default/a', message)]).splitlines()
+    index = lines.index("! fn for things default/a: oops")
+    assert lines[index + 1:index + 3] == [
+        "      - configmaps default/x: deleted", "       [2Jcleared"]
+
+
 def test_a_changed_field_has_a_line_for_each_value():
     assert '''\
 ~ configmaps default/x: changed, by fn for things default/a
