@@ -1104,6 +1104,8 @@ def thing_options(fn: Callable[P, R]) -> Callable[P, R]:
 @logging_options
 @helpscreens.option('--key', required=True, metavar='KEY',
                     help="Take what has this key in the external system.")
+@helpscreens.option('--new', 'is_new', is_flag=True,
+                    help="Adopt it for an external that the operator does not have yet.")
 @thing_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 def adopt(__controls: CLIControls, key: str, **options: Any) -> None:
@@ -1129,7 +1131,8 @@ def retry(__controls: CLIControls, **options: Any) -> None:
 
 
 def _state(
-        controls: CLIControls, key: str | None, done: str, *, name: str, id: str, **options: Any,
+        controls: CLIControls, key: str | None, done: str, *, name: str, id: str,
+        is_new: bool = False, **options: Any,
 ) -> None:
     from kopf._kits.external import records  # only for these commands
     suffix = records.RETRY if key is None else records.ADOPT
@@ -1137,7 +1140,7 @@ def _state(
         controls, 'true' if key is None else key,
         {**options, 'names': [name], 'annotation': records.make_name(id, suffix)},
         done=done, known="This was said already",
-        check=lambda raw: records.find_contradiction(raw, id, key))
+        check=lambda raw: records.find_contradiction(raw, id, key, is_new=is_new))
 
 
 def _annotate(

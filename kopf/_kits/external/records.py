@@ -152,10 +152,13 @@ def name_object(raw: Mapping[str, Any]) -> str:
     return '/'.join(filter(None, (metadata.get('namespace'), metadata.get('name'))))
 
 
-def find_contradiction(raw: Mapping[str, Any], id: str, key: str | None) -> str | None:
+def find_contradiction(
+        raw: Mapping[str, Any], id: str, key: str | None, *, is_new: bool = False,
+) -> str | None:
     """
     Say why people cannot be right that a thing has this key, or (for None) that a call has created
-    nothing; None if they can.
+    nothing; None if they can. Unless the external ``is_new``, its id must be one of the records, if
+    there are any.
     """
     try:
         record = read(raw, id)
@@ -163,8 +166,9 @@ def find_contradiction(raw: Mapping[str, Any], id: str, key: str | None) -> str 
         return str(e)
     if key is not None and not key.strip():
         return "The key is empty"
-    if key is None and record is None:
-        return f"There is no record of {id!r}"
+    known = ', '.join(sorted(name.removeprefix(make_name('')) for name in list_names(raw)))
+    if record is None and (key is None or (known and not is_new)):
+        return f"There is no record of {id!r}" + (f", but of: {known}" if known else "")
     if record is not None and (
             record.phase is not Phase.UNKNOWN if key is None else
             record.key is not None and str(record.key) != key):

@@ -61,6 +61,20 @@ def test_answers_that_cannot_be_right_are_refused(record, key, problem):
     assert find_contradiction(raw, 'account', key) == problem
 
 
+@pytest.mark.parametrize('key', ['k', None])
+def test_misspelt_ids_are_refused_with_the_known_ones(key):
+    raw = {'metadata': {'annotations': {
+        'external.kopf.dev/kopf-managed': 'yes', 'external.kopf.dev/account.adopt': 'k',
+        **{f'external.kopf.dev/{id}': KNOWN.encode() for id in ('network', 'account')}}}}
+    problem = "There is no record of 'acount', but of: account, network"
+    assert find_contradiction(raw, 'acount', key) == problem
+
+
+def test_an_external_can_be_new_on_an_object_with_others():
+    raw = {'metadata': {'annotations': {'external.kopf.dev/old': KNOWN.encode()}}}
+    assert find_contradiction(raw, 'account', 'k', is_new=True) is None
+
+
 @pytest.mark.parametrize('record', [
     '{}',
     '{"phase": "deleting", "previous": "abc"}',  # it is not the keys a, b, c
