@@ -127,7 +127,7 @@ class Shadow(attribution.Attribution):
             'latest': [{
                 'category': each.category, 'object': str(each.place),
                 'handlers': each.handlers, 'fields': [field.path for field in each.fields],
-            } for each in self.latest]}
+            } for each in list(self.latest)]}  # the sandbox's thread adds some meanwhile
 
     def make_headers(self) -> Mapping[str, str]:
         """Make the header that tells the sandbox which handlers are behind a request."""
@@ -136,7 +136,7 @@ class Shadow(attribution.Attribution):
 
     def _summarize(self) -> Mapping[str, int]:
         return {category: count for category in verdicts.CATEGORIES if (
-            count := sum(n for (each, _), n in self.counts.items() if each == category))}
+            count := sum(n for (each, _), n in list(self.counts.items()) if each == category))}
 
     def tell(self, difference: verdicts.Difference) -> None:
         """Take a difference."""

@@ -7,6 +7,8 @@ import aiohttp
 import pytest
 
 import kopf
+from kopf._kits.planning import plans
+from kopf._kits.shadowing import shadows, verdicts
 from kopf._kits.testing import virtual
 from tests._kits.external.clouds import Cloud, declare
 from tests._kits.sandbox.conftest import CRD, Http, toy
@@ -64,6 +66,22 @@ def test_the_debug_page_has_no_values():
         assert stage.shadow.counts == {('different', 'toy'): 1}
 
     run(writing(phase='a'), writing(phase='b'), check)
+
+
+def test_differences_can_come_while_they_are_described():
+    shadow = shadows.Shadow(kopf.OperatorRegistry(), window=1)
+
+    class Place(plans.Place):
+        def __str__(self):  # as if the thread of the sandbox did it
+            tell()
+            return super().__str__()
+
+    def tell():
+        shadow.tell(verdicts.Difference('more', 'toy', plans.Place('toys', 'default', 'two')))
+
+    shadow.latest.append(verdicts.Difference('more', 'toy', Place('toys', 'default', 'one')))
+    assert len(shadow.describe()['latest']) == 1
+    assert len(shadow.describe()['latest']) == 2
 
 
 def test_timestamps_and_observed_generations_do_not_differ():
