@@ -490,8 +490,10 @@ class Journey:
                 await self._announce(announcement)
             diff = machine.compare({}, self.desired) if verb == 'create' else step.diff
             withhold(externals.Withheld(self.run.handler, self.run.cause, verb, step.key, diff))
-            self.run.problems.append(f"A preview does not call {verb} of {self.external.id}.")
-            raise _Stop(externals.Result(is_settled=False))
+            self.run.is_told, due = True, notes.due
+            notes.distrust()  # in a shadow, production makes the call
+            raise _Stop(externals.Result(
+                due=progression.NEVER if due is None else due, is_settled=False))
         gate = self._enter(verb)
         try:
             if announcement is not None:  # when it can be followed by the call at once

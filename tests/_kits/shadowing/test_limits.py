@@ -240,9 +240,10 @@ def test_a_write_that_the_api_refuses_is_told_once_but_is_no_difference():
     virtual.run(scenario())
 
 
-def billing(cloud, *, colour='blue'):
+def billing(cloud, *, colour='blue', interval=30, **options):
     registry = kopf.OperatorRegistry()
-    external = declare(cloud, kind='toys', registry=registry, interval=30, consistency=0)
+    external = declare(
+        cloud, kind='toys', registry=registry, interval=interval, consistency=0, **options)
 
     @external.desired
     def desired(spec, **_):
@@ -279,6 +280,23 @@ def test_external_systems_are_left_to_production(colour, told, latency):
         assert verbs['create'] == verbs['update'] == 1
         assert verbs['delete'] <= 2
         assert {verb for verb, *_ in stage.shadow.withheld} <= {'create', 'update', 'delete'}
+    virtual.run(scenario())
+
+
+@pytest.mark.parametrize('options', [
+    {'interval': 300}, {'interval': None}, {'replace': True, 'immutable': ['n']}])
+def test_what_externals_show_of_an_edit_does_not_differ(options):
+    options = {'conditions': True, 'shown': ['n'], **options}
+    cloud = Cloud()
+
+    async def scenario():
+        async with perform(billing(cloud, **options), billing(cloud, **options)) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            await stage.there.patch('toys', 'one', {'spec': {'n': 2}})
+            await stage.wait(10)
+            assert [thing.content for thing in cloud.living] == [{'n': 2}]
+            assert stage.told == []
     virtual.run(scenario())
 
 
