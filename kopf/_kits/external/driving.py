@@ -42,9 +42,6 @@ CHANGING = frozenset({'create', 'update', 'delete'})
 MIN_GATES = 100
 """With fewer keys of limits, the idle ones are not dropped."""
 
-SAFE = frozenset({'observe', 'find', 'delete', 'update'})
-"""The calls that can be repeated, so that they can show whether a system is there."""
-
 STATUSES = {False: 'False', None: 'Unknown', True: 'True'}
 """The statuses of ``Synced``, from the worst on."""
 
@@ -446,7 +443,7 @@ class Journey:
         elif self.is_deleting or notes.is_asked or (
                 notes.digest not in (None, self.record.synced)):
             urgency = gates.Urgency.QUESTION
-        is_safe = verb in SAFE or external.abilities.is_idempotent
+        is_safe = verb != 'create' or external.abilities.is_idempotent  # it can be repeated
         if not gate.enter(notes, urgency, is_safe=is_safe):
             if gate.is_broken:
                 notes.distrust()  # it is long ago when the system is back

@@ -106,7 +106,8 @@ class Record:
         fields = {
             field.name: value for field in dataclasses.fields(self)
             if (value := getattr(self, field.name)) != field.default or field.name == 'phase'}
-        return json.dumps(fields, separators=(',', ':'), default=_encode_time)
+        return json.dumps(fields, separators=(',', ':'), default=lambda time: time.isoformat(
+            timespec='milliseconds'))
 
 
 _TYPES: Mapping[str, Any] = {
@@ -114,10 +115,6 @@ _TYPES: Mapping[str, Any] = {
     **dict.fromkeys(('key', 'adopted'), Key | None),
     **dict.fromkeys(('token', 'by', 'synced', 'of'), str | None)}
 """The types of the encoded fields: people can edit them."""
-
-
-def _encode_time(time: datetime.datetime) -> str:
-    return time.isoformat(timespec='milliseconds')
 
 
 def decode(text: str) -> Record:
@@ -129,7 +126,8 @@ def decode(text: str) -> Record:
         fields['phase'] = Phase(fields['phase'])
         fields['previous'] = tuple(fields.get('previous', ()))
         if 'since' in fields:
-            fields['since'] = datetime.datetime.fromisoformat(fields['since'])
+            since = datetime.datetime.fromisoformat(fields['since'])
+            fields['since'] = since.astimezone(datetime.UTC)
         return Record(**fields)
     except (ValueError, TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"The record of an external system is not readable: {text!r}") from e

@@ -153,7 +153,8 @@ def _load(
         for converter in registry._converters.values():
             converter.complete({})  # it keeps the schemas of now
     if registry.is_empty:
-        raise PlanError(f"There are no handlers in {', '.join(map(str, sources))}.")
+        where = f" in {', '.join(map(str, sources))}" if sources else ": name the files with them"
+        raise PlanError(f"There are no handlers{where}.")
     try:
         return registry, kinds.define(kinds.find(registry.get_selectors()))
     except TypeError as e:

@@ -1,11 +1,13 @@
 """
 What people see of things in external systems.
 """
+import datetime
+
 import pytest
 
 import kopf
 from kopf import testing
-from kopf._kits.external.records import Phase, Record, find_contradiction
+from kopf._kits.external.records import Phase, Record, decode, find_contradiction
 from tests._kits.external.clouds import Cloud, declare
 
 BASE = {'apiVersion': 'example.com/v1', 'kind': 'Thing'}
@@ -86,6 +88,11 @@ def test_answers_about_strange_records_are_refused(record):
     raw = {'metadata': {'annotations': {'external.kopf.dev/account': record}}}
     problem = f"The record of an external system is not readable: {record!r}"
     assert find_contradiction(raw, 'account', 'k') == problem
+
+
+def test_times_without_a_zone_can_be_compared():
+    assert decode('{"phase": "creating", "since": "2026-01-01T00:00:00"}').since < (
+        datetime.datetime.now(datetime.UTC))
 
 
 def test_strange_records_are_explained():

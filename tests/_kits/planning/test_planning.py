@@ -313,6 +313,11 @@ def test_without_handlers_there_is_no_plan(plan):
         plan('')
 
 
+def test_without_sources_there_is_no_plan():
+    with pytest.raises(testing.PlanError, match="There are no handlers: name the files"):
+        testing.plan()
+
+
 def test_without_a_cluster_there_is_no_plan(script):
     with pytest.raises(testing.PlanError, match="The upstream fails"):
         testing.plan(script(NOTHING), clusterwide=True,
