@@ -253,7 +253,7 @@ def test_what_is_accepted_later_is_not_refused(plan, parent):
 @kopf.on.create('kopfexamples')
 async def create(retry, **_):
     await kopf.apply({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
-        'name': 'x', 'namespace': 'default'}, 'data': {'a': 'b' if retry else {'c': 1}}})
+        'name': 'x', 'namespace': 'default', 'labels': {'a': 'b' if retry else 'no label'}}})
 ''')
     assert made.items and not made.refused and not made.failures
 
