@@ -121,7 +121,7 @@ class Twins(overlays.Overlay):
             self._forget(item)  # it was created again
             twin = old = None
         if old is None:
-            is_own = evidence.is_managed(obj, self._is_own)
+            is_own = self._is_child(obj)
             if twin is not None and (twin.last is not None or not is_own):
                 if is_own and self._is_of_new_owner(item, twin, new):
                     self._bases.pop(item, None)

@@ -98,10 +98,11 @@ def declare(
 class Stage:
     """A cluster with an operator in production, and a shadow of it."""
 
-    def __init__(self, there, here, shadow):
+    def __init__(self, there, here, shadow, upstream):
         self.there = there
         self.here = here
         self.shadow = shadow
+        self.upstream = upstream
 
     @property
     def told(self):
@@ -131,7 +132,7 @@ async def perform(old, new, *, existing=(), **options):
             _adjust=shadow.isolate))
         await operator.wait_log("Watching toys")
         await asyncio.sleep(5)
-        yield Stage(there, here, shadow)
+        yield Stage(there, here, shadow, upstream)
 
 
 @pytest.fixture(autouse=True)

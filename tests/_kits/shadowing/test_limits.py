@@ -8,6 +8,7 @@ import pytest
 
 import kopf
 from kopf._kits.planning import plans
+from kopf._kits.sandbox import overlays
 from kopf._kits.shadowing import shadows, verdicts
 from kopf._kits.testing import virtual
 from tests._kits.external.clouds import Cloud, declare
@@ -162,6 +163,26 @@ def test_objects_with_generated_names_are_the_same_by_their_content():
             for sandbox in (stage.there, stage.here):
                 assert len(await sandbox.list('cm', 'default')) == 1
             await check(stage)
+    virtual.run(scenario())
+
+
+def test_what_users_create_while_a_watch_is_interrupted_is_not_of_production(monkeypatch):
+    async def scenario():
+        async with perform(writing(phase='ok'), writing(phase='ok')) as stage:
+            overlay = stage.upstream._overlay
+            kind = overlay._cluster.kinds.named('sandbox.test/v1', 'Toy')
+            accept = overlay.accept
+            with monkeypatch.context() as patched:
+                patched.setattr(overlay, 'accept', lambda kind, entry: (
+                    None if kind.kind == 'Toy' else accept(kind, entry)))
+                await stage.there.create(toy('one', spec={'n': 1}))
+                await asyncio.sleep(5)
+            listed = await stage.there.list('toys')
+            assert 'annotations' in listed[0]['metadata']
+            overlay.replace(kind, '', [overlays.make_entry(kind, obj) for obj in listed])
+            assert await stage.here.list('toys')
+            await stage.wait()
+            assert stage.told == []
     virtual.run(scenario())
 
 
