@@ -395,11 +395,11 @@ class Journey:
         """Store the record; false if others were faster."""
         raw: Any = self.run.raw
         known, record = self.record, dataclasses.replace(
-            step.record, of=raw and records.name_object(raw))
+            step.record, of=records.name_object(raw))
         annotations: dict[str, str | None] = {
             records.make_name(self.external.id): record.encode(), records.MARK: 'yes'}
         answer = records.make_name(self.external.id, records.RETRY)
-        if raw and answer in conventions.get_annotations(raw):  # it is of no later question
+        if answer in conventions.get_annotations(raw):  # it is of no later question
             annotations[answer] = None
         is_written = await self.run.write(annotations, is_held=True)
         self._read()

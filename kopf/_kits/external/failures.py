@@ -106,7 +106,7 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         args = () if e is None else e.args[:1]
         names = _name(e).union(*(  # urllib has a reason itself, requests in what it wraps
             _name(getattr(each, 'reason', None)) for each in (e, *args)))
-        if 'requests.RequestException' in names:  # e.g. of a wrong URL, or of an answer without JSON
+        if 'requests.RequestException' in names:  # e.g. of a wrong URL, or of an answer
             names.discard('builtins.OSError')
         is_unsent = not UNSENT.isdisjoint(names)
         return Failure(

@@ -256,7 +256,7 @@ def _read_brakes(inspector: inspection.Inspector) -> Iterator[core.Metric]:
         'kopf_brakes_exceeded',
         "How often an operator wanted more than a budget of settings.brakes allows",
         ('risk', 'kind'), {
-            (risk.name.lower(), meters.get_controller(resource)): float(number)
+            (risk.name.lower(), meters.get_controller(resource)): number
             for (risk, resource), number in inspector.operator.brakes.excesses.items()})
 
 
@@ -265,8 +265,8 @@ def _read_shadow(inspector: inspection.Inspector) -> Iterator[core.Metric]:
         yield series.make_counter(
             'kopf_shadow_differences',
             "Number of differences between the operator and the one in production",
-            ('category', 'kind'), {
-                key: float(number) for key, number in list(inspector.shadow.counts.items())})
+            ('category', 'kind'),
+            dict(list(inspector.shadow.counts.items())))
 
 
 def _read_externals(inspector: inspection.Inspector) -> Iterator[core.Metric]:
@@ -281,4 +281,4 @@ def _read_externals(inspector: inspection.Inspector) -> Iterator[core.Metric]:
              series.make_gauge)):
         if states:
             yield make(f'kopf_external_{name}', text, labels, {
-                (state.name,): float(getattr(state, name)) for state in states})
+                (state.name,): getattr(state, name) for state in states})

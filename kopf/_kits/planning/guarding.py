@@ -86,8 +86,9 @@ class Guard:
             host, port, *_ = args[1]
             self._check_address(host, port, LOCAL if port == self.port else ())
         elif event in CONNECTING and args[1] is not None:
-            if os.fsdecode(args[1]) not in self._allowed:
-                self._refuse(os.fsdecode(args[1]), os.fsdecode(args[1]))
+            path = os.fsdecode(args[1])
+            if path not in self._allowed:
+                self._refuse(path, path)
         elif event == 'import':
             if args[0] in UNSEEN - self._allowed:
                 self._refuse(args[0], args[0])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Literal, Self, TypeVar
 
 from kopf._cogs.structs import concealing
+from kopf._core.actions import finalizers
 from kopf._kits.planning import comparing
 from kopf._kits.planning.attribution import Failure
 from kopf._kits.sandbox.kinds import Kind
@@ -266,11 +267,6 @@ def make_items(
         key=lambda item: (not item.is_deletion, not item.restarts, item.place))
 
 
-def _is_deleted(difference: Difference) -> bool:
-    base, local = difference.base, difference.local
-    return local is None or (base is not None and _is_deleting(local) and not _is_deleting(base))
-
-
 def _make_item(
         difference: Difference, writers: Collection[str] | None, names: Mapping[str, str],
         places: Mapping[str, Place], *, staged: bool,
@@ -278,10 +274,11 @@ def _make_item(
     """Make the item of an object; None if only Kopf's own annotations would change."""
     kind, base, local = difference.kind, difference.base, difference.local
     place, handlers = locate(kind, *difference.key), sorted(writers or ())
-    if local is None and base is not None and _is_deleting(base):  # only its finalizers hold it
+    is_ending = base is not None and finalizers.is_deleting(base)
+    if local is None and is_ending:  # only its finalizers hold it
         return Item(place, 'change', handlers, finalizers=list(
-            comparing.compare_finalizers(base, {})))
-    if local is None or _is_deleted(difference):
+            comparing.compare_finalizers(base or {}, {})))
+    if local is None or (base is not None and finalizers.is_deleting(local) and not is_ending):
         owner = '' if writers is not None or base is None else _name_owners(base)
         return Item(place, 'delete', handlers, owner=owner, is_waiting=local is not None)
     action: Action = 'create' if base is None else 'change'
@@ -338,10 +335,6 @@ def _relate_fields(new: Sequence[Field], old: Sequence[Field]) -> Iterator[Field
         pair = [comparing.hide_times(value) for value in (before, after)]
         for inner, *values in comparing.compare(pair[0], pair[1], ()):
             yield Field('.'.join(filter(None, (path, comparing.join(inner)))), *values)
-
-
-def _is_deleting(obj: Obj) -> bool:
-    return 'deletionTimestamp' in obj['metadata']
 
 
 def _name_owners(obj: Obj) -> str:

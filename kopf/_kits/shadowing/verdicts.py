@@ -4,7 +4,7 @@ Verdicts: how what the new version makes of an object differs from what the one 
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from kopf._core.actions import essences
 from kopf._kits.planning import comparing
@@ -14,7 +14,7 @@ from kopf._kits.sandbox.statuses import Obj
 from kopf._kits.testing import snapshots
 
 Category = Literal['missing', 'different', 'more', 'later', 'refused']
-CATEGORIES: Sequence[Category] = ('missing', 'different', 'more', 'later', 'refused')
+CATEGORIES: Sequence[Category] = get_args(Category)
 
 WHOLE: comparing.Path = ()
 """The path of the object itself: whether it exists."""

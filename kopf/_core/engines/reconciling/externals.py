@@ -97,13 +97,12 @@ class Run:
 
         :raises errors.APIError: if it is not known whether it is written.
         """
-        if self.raw is None:
-            return False
+        raw: Any = self.raw  # nothing is written for an object that is gone
         is_held = is_held and (  # none can be added in a deletion
-            not finalizers.is_deleting(self.raw)
-            or finalizers.is_present(self.raw, hub.EXTERNAL_FINALIZER))
+            not finalizers.is_deleting(raw)
+            or finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))
         newest, is_written = await self.exchange(
-            self.raw, self.target, hub.EXTERNAL_FINALIZER, annotations, is_added=is_held)
+            raw, self.target, hub.EXTERNAL_FINALIZER, annotations, is_added=is_held)
         if newest is not None:
             self.cause = dataclasses.replace(self.cause, body=bodies.Body(newest))
         is_gone = newest is not None and finalizers.is_deleting(newest) and (
