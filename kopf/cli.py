@@ -1105,7 +1105,7 @@ def thing_options(fn: Callable[P, R]) -> Callable[P, R]:
 @helpscreens.option('--key', required=True, metavar='KEY',
                     help="Take what has this key in the external system.")
 @helpscreens.option('--new', 'is_new', is_flag=True,
-                    help="Adopt it for an external that the operator does not have yet.")
+                    help="Adopt it for an external that is not declared yet.")
 @thing_options
 @click.make_pass_decorator(CLIControls, ensure=True)
 def adopt(__controls: CLIControls, key: str, **options: Any) -> None:

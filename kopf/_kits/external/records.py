@@ -166,7 +166,8 @@ def find_contradiction(
         return "The key is empty"
     known = ', '.join(sorted(name.removeprefix(make_name('')) for name in list_names(raw)))
     if record is None and (key is None or (known and not is_new)):
-        return f"There is no record of {id!r}" + (f", but of: {known}" if known else "")
+        hint = "" if key is None else ". For an external that is not declared yet, add --new"
+        return f"There is no record of {id!r}" + (f", but of: {known}{hint}" if known else "")
     if record is not None and (
             record.phase is not Phase.UNKNOWN if key is None else
             record.key is not None and str(record.key) != key):

@@ -63,12 +63,13 @@ def test_answers_that_cannot_be_right_are_refused(record, key, problem):
     assert find_contradiction(raw, 'account', key) == problem
 
 
-@pytest.mark.parametrize('key', ['k', None])
-def test_misspelt_ids_are_refused_with_the_known_ones(key):
+@pytest.mark.parametrize(['key', 'hint'], [
+    ('k', ". For an external that is not declared yet, add --new"), (None, "")])
+def test_misspelt_ids_are_refused_with_the_known_ones(key, hint):
     raw = {'metadata': {'annotations': {
         'external.kopf.dev/kopf-managed': 'yes', 'external.kopf.dev/account.adopt': 'k',
         **{f'external.kopf.dev/{id}': KNOWN.encode() for id in ('network', 'account')}}}}
-    problem = "There is no record of 'acount', but of: account, network"
+    problem = "There is no record of 'acount', but of: account, network" + hint
     assert find_contradiction(raw, 'acount', key) == problem
 
 
