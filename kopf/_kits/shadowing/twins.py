@@ -378,6 +378,8 @@ class Twins(overlays.Overlay):
             obj['metadata'].get('annotations') or {})
         for entry in obj['metadata'].get('managedFields') or ():
             tree = (entry.get('fieldsV1') or {}).get('f:metadata') or {}
+            if entry.get('manager', '').startswith('kubectl'):
+                continue  # people pause, rotate, adopt by it, and restore backups
             if any(conventions.is_own_annotation(key[2:], prefixes)
                    for key in tree.get('f:annotations') or ()) or (
                     any(map(_is_of_kopf, tree.get('f:finalizers') or ()))):
