@@ -381,6 +381,7 @@ class Twins(overlays.Overlay):
             if entry.get('manager', '').startswith('kubectl'):
                 continue  # people pause, rotate, adopt by it, and restore backups
             if any(conventions.is_own_annotation(key[2:], prefixes)
+                   and not key.endswith((records.ADOPT, records.RETRY))  # these are of people
                    for key in tree.get('f:annotations') or ()) or (
                     any(map(_is_of_kopf, tree.get('f:finalizers') or ()))):
                 self.managers.add(entry.get('manager', ''))

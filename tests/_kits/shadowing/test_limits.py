@@ -106,23 +106,38 @@ def test_what_others_with_kopf_write_does_not_differ():
     run(writing(), writing(), check)
 
 
-def test_who_restores_a_backup_with_kubectl_is_not_production():
-    exported = {'kopf.zalando.org/last-handled-configuration': '{"spec": {"n": 1}}'}
+async def create_as(manager, stage, **annotations):
+    """Create an object with annotations, and then another one without, as a user does."""
+    async with aiohttp.ClientSession() as session:
+        for name, chosen in (('two', annotations), ('three', {})):
+            made = toy(name, spec={'n': 1})
+            made['metadata']['annotations'] = chosen
+            answer = await Http(session, stage.there.url)(
+                'POST', '/apis/sandbox.test/v1/namespaces/default/toys'
+                        f'?fieldManager={manager}', made)
+            assert answer.status == 201
+            await stage.wait()
+    assert len(await stage.here.list('toys')) == 3
 
+
+def test_who_restores_a_backup_with_kubectl_is_not_production():
     async def check(stage):
-        async with aiohttp.ClientSession() as session:
-            for name, annotations in (('two', exported), ('three', {})):
-                made = toy(name, spec={'n': 1})
-                made['metadata']['annotations'] = annotations
-                answer = await Http(session, stage.there.url)(
-                    'POST', '/apis/sandbox.test/v1/namespaces/default/toys'
-                            '?fieldManager=kubectl-create', made)
-                assert answer.status == 201
-                await stage.wait()
-        assert len(await stage.here.list('toys')) == 3
+        await create_as('kubectl-create', stage, **{
+            'kopf.zalando.org/last-handled-configuration': '{"spec": {"n": 1}}'})
         assert stage.told == []
 
     run(writing(phase='ok'), writing(phase='ok'), check)
+
+
+def test_whose_manifests_adopt_things_is_not_production():
+    cloud = Cloud()
+
+    async def check(stage):
+        key = cloud.add(None, {'n': 1})
+        await create_as('helm', stage, **{'external.kopf.dev/account.adopt': key})
+        assert stage.told == []
+
+    run(billing(cloud), billing(cloud), check)
 
 
 def test_changes_of_users_are_seen_though_production_has_changed_the_object_too():
