@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from kopf._cogs.configs import conventions
+from kopf._cogs.configs import configuration, conventions
 from kopf._core.actions import finalizers
 from kopf._core.engines.reconciling import generating, hub
 from kopf._kits.external import records
@@ -32,6 +32,9 @@ WINDOWS = 2
 
 PLACEHOLDERS = generating.SHOWN, generating.SHOWN_DATA
 """What the new version makes instead of generated values."""
+
+NOTES = f'{records.PREFIX}/', str(configuration.PausingSettings.annotation)
+"""The beginnings of the annotations that are always those of production."""
 
 SLACK = 1.0
 """How much later (seconds) than others some watches can be."""
@@ -156,7 +159,7 @@ class Twins(overlays.Overlay):
                 self._note_deletion(item, twin, new)
             if is_theirs:
                 self._follow(item, old, overlays.make_entry(kind, theirs))
-            self._share_records(item, obj)
+            self._share_notes(item, obj)
             self._share_values(item)
             self._look(item)
         self._note_cycle(item, None if is_theirs else before, obj)
@@ -218,13 +221,16 @@ class Twins(overlays.Overlay):
         if local is not None:
             self._rebase(item, before, after, local)
 
-    def _share_records(self, item: overlays.Item, real: Obj) -> None:
-        """Take over what production knows of external systems: only production changes them."""
+    def _share_notes(self, item: overlays.Item, real: Obj) -> None:
+        """
+        Take over what production knows of external systems, which only production changes; and that
+        ``kopf pause`` has paused the object, which writes as the operator does.
+        """
         local = self._store.get(*item)
         if local is None:
             return
-        obj, theirs = local.decode(), _get_records(real)
-        ours = _get_records(obj)
+        obj, theirs = local.decode(), _get_notes(real)
+        ours = _get_notes(obj)
         if theirs != ours:
             metadata = obj['metadata']
             metadata['annotations'] = {
@@ -500,9 +506,9 @@ def _is_of_kopf(finalizer: str) -> bool:
     return conventions.DEFAULT_PREFIX in finalizer
 
 
-def _get_records(obj: Obj) -> dict[str, str]:
+def _get_notes(obj: Obj) -> dict[str, str]:
     return {name: value for name, value in conventions.get_annotations(obj).items()
-            if name.startswith(f'{records.PREFIX}/')}
+            if name.startswith(NOTES)}
 
 
 def _fill(ours: Any, theirs: Any) -> Any:

@@ -106,6 +106,31 @@ def test_what_others_with_kopf_write_does_not_differ():
     run(writing(), writing(), check)
 
 
+def test_pauses_by_the_command_are_those_of_the_shadow_too():
+    def make():
+        registry = kopf.OperatorRegistry()
+        kopf.on.update('toys', id='fn', registry=registry)(
+            lambda spec, patch, **_: patch.status.update(n=spec['n']))
+        return registry
+
+    async def check(stage):
+        for text, told in (('yes', 1), (None, 2)):
+            async with aiohttp.ClientSession() as session:
+                answer = await Http(session, stage.there.url)(
+                    'PATCH', '/apis/sandbox.test/v1/namespaces/default/toys/one?fieldManager=kopf',
+                    {'metadata': {'annotations': {'kopf.dev/paused': text}}},
+                    type='application/merge-patch+json')
+            assert answer.status == 200
+            await stage.there.patch('toys', 'one', {'spec': {'n': 2}})
+            await stage.wait()
+            for sandbox in (stage.there, stage.here):
+                obj = await sandbox.get('toys', 'one')
+                assert ('status' in obj) == (told == 2)
+        assert stage.told == []
+
+    run(make(), make(), check)
+
+
 async def create_as(manager, stage, **annotations):
     """Create an object with annotations, and then another one without, as a user does."""
     async with aiohttp.ClientSession() as session:
