@@ -33,15 +33,15 @@ def see(*peers, now=0.0, roster=None, live=False):
 
 
 def ask(roster, now, *, priority=0):
-    return judge(roster, identity='me', priority=priority, now=now)
+    return judge(roster, priority=priority, now=now)
 
 
 def find(roster, seen):
-    return find_dead(roster, identity='me', seen=seen)
+    return find_dead(roster, seen=seen)
 
 
 def test_nobody_else_means_work():
-    verdict = ask(see(make('me')), 0)
+    verdict = ask(see(), 0)
     assert not verdict.paused
     assert verdict.until is None
 
@@ -134,12 +134,6 @@ def test_record_is_not_removed_while_it_could_be_of_one_with_a_wrong_clock(skew,
     assert find(roster, 10 + step) == ['peer']
 
 
-def test_own_record_is_never_a_reason_and_never_dead():
-    roster = see(make('me', priority=100, lifetime=1))
-    assert not ask(roster, 0).paused
-    assert not find(roster, 100)
-
-
 def test_seeing_the_same_again_is_no_sign_of_life():
     roster = see(make(priority=1), now=0)
     assert see(make(priority=1), now=9, roster=roster, live=True) == roster
@@ -152,10 +146,10 @@ def test_record_that_is_gone_is_forgotten():
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=6))
 def test_of_those_who_see_each_other_exactly_the_highest_one_works_if_it_is_alone(priorities):
     peers = [make(f'p{i}', priority=priority) for i, priority in enumerate(priorities)]
-    roster = see(*peers)
     working = [
-        peer.priority for peer in peers
-        if not judge(roster, identity=peer.identity, priority=peer.priority, now=1).paused]
+        own.priority for own in peers
+        if not ask(see(*(peer for peer in peers if peer is not own)), 1, priority=own.priority,
+                   ).paused]
     highest = max(priorities)
     assert working == ([highest] if priorities.count(highest) == 1 else [])
 
@@ -185,9 +179,7 @@ def weaker(paused, *, identity='peer', priority=-1, until=200.0):
     # Nobody else is waited for.
     (weaker(False, priority=0), 100, None),
     (weaker(False, priority=1), 100, None),
-    (weaker(False, identity='me'), 100, None),
 ])
 def test_peers_of_lower_priorities_are_waited_for_until_they_pause(roster, now, expected):
-    end = get_yielding_end(
-        roster, identity='me', priority=0, since=100.0, patience=60.0, now=now)
+    end = get_yielding_end(roster, priority=0, since=100.0, patience=60.0, now=now)
     assert end == expected

@@ -369,6 +369,17 @@ async def test_dead_records_are_removed():
 
 
 @testing.virtual_time
+async def test_own_record_is_never_a_reason_and_never_dead():
+    api = Api()
+    api.patch({'me': {'priority': 100, 'lifetime': 1}})  # of an earlier run
+    me = Member(api, 'me', 0)
+    async with meet(me):
+        await asyncio.sleep(1000)
+        assert [standing for _, standing in me.standings] == [Standing.ACTIVE]
+        assert all(changes['me'] is not None for _, changes in api.writes)
+
+
+@testing.virtual_time
 async def test_foreign_contents_are_left_alone():
     api = Api()
     api.patch({'kopf': {'progress': {}}, 'text': 'x'})

@@ -141,9 +141,9 @@ strange = st.sampled_from([
 def test_no_records_are_errors_when_they_are_judged(status, live):
     now = Moment(1000.0, TIME)
     roster = judging.observe({}, parse_peers(status), now=now, live=live)
-    verdict = judging.judge(roster, identity='a', priority=0, now=now.mono)
+    verdict = judging.judge(roster, priority=0, now=now.mono)
     assert verdict.until is None or math.isfinite(verdict.until)
     end = judging.get_yielding_end(
-        roster, identity='a', priority=0, since=now.mono, patience=60, now=now.mono)
+        roster, priority=0, since=now.mono, patience=60, now=now.mono)
     assert end is None or math.isfinite(end)
     assert repr(verdict)

@@ -32,7 +32,7 @@ operator, which takes some requests: on a slow cluster, seconds.
 """
 
 Roster = Mapping[str, Sighting]
-"""All records, also the expired ones, by the identities of the peers."""
+"""The records of all other operators, also the expired ones, by the identities of the peers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,11 +75,10 @@ def _get_end(peer: Peer, *, now: clocks.Moment, is_news: bool) -> float:
     return min(now.mono, now.at(peer.lastseen)) + peer.lifetime
 
 
-def judge(roster: Roster, *, identity: str, priority: int, now: float) -> Verdict:
+def judge(roster: Roster, *, priority: int, now: float) -> Verdict:
     """Decide whether the operator has to pause, because of which peers, and until when at most."""
-    others = [sighting for key, sighting in roster.items() if key != identity]
     strong = [
-        sighting for sighting in others
+        sighting for sighting in roster.values()
         if sighting.until > now and sighting.peer.priority >= priority]
     return Verdict(
         masters=[item.peer for item in strong if item.peer.priority > priority],
@@ -88,12 +87,7 @@ def judge(roster: Roster, *, identity: str, priority: int, now: float) -> Verdic
     )
 
 
-def are_others_alive(roster: Roster, *, identity: str, now: float) -> bool:
-    """Whether any other peer is alive, whatever its priority is."""
-    return any(sighting.until > now for key, sighting in roster.items() if key != identity)
-
-
-def find_dead(roster: Roster, *, identity: str, seen: float) -> Collection[str]:
+def find_dead(roster: Roster, *, seen: float) -> Collection[str]:
     """
     Find the expired records, which can be removed from the peering object.
 
@@ -104,11 +98,11 @@ def find_dead(roster: Roster, *, identity: str, seen: float) -> Collection[str]:
     """
     return [
         key for key, sighting in roster.items()
-        if key != identity and seen >= max(sighting.until, sighting.since + sighting.peer.lifetime)]
+        if seen >= max(sighting.until, sighting.since + sighting.peer.lifetime)]
 
 
 def get_yielding_end(
-        roster: Roster, *, identity: str, priority: int, since: float, patience: float, now: float,
+        roster: Roster, *, priority: int, since: float, patience: float, now: float,
 ) -> float | None:
     """
     Find until when to wait for the peers of lower priorities to finish; None if they have.
@@ -119,6 +113,6 @@ def get_yielding_end(
     """
     ends = [
         min(sighting.until, since + (GRACE if sighting.peer.paused is None else patience))
-        for key, sighting in roster.items()
-        if key != identity and sighting.peer.priority < priority and not sighting.peer.paused]
+        for sighting in roster.values()
+        if sighting.peer.priority < priority and not sighting.peer.paused]
     return max((end for end in ends if end > now), default=None)

@@ -163,11 +163,12 @@ class Membership:
         self._version = version
         found, self._present = not self._present, True
         peers = records.parse_peers(raw.get('status'))
+        own = peers.pop(self._identity, None)
         self._roster = judging.observe(
             self._roster, peers, now=self._clock.now(), live=live and not found)
         if found:
             self._due.set()
-        elif self._renewed is not None and self._identity not in peers:
+        elif self._renewed is not None and own is None:
             self._renew_soon()
         self.judge()
 
@@ -269,7 +270,7 @@ class Membership:
             self._on_stall()
         live = self._renewed is not None and begun.mono < self._renewed + self._lifetime
         dead = () if self._renewed is None or not live else judging.find_dead(
-            self._roster, identity=self._identity, seen=self._renewed)
+            self._roster, seen=self._renewed)
         own = records.Peer(
             identity=self._identity, priority=self._settings.peering.priority,
             lifetime=self._settings.peering.lifetime, lastseen=begun.wall,
@@ -285,8 +286,7 @@ class Membership:
         except errors.APIForbiddenError:
             # It can be for a moment only. If the others were forgotten for that, a paused operator
             # would resume beside them.
-            if live or judging.are_others_alive(
-                    self._roster, identity=self._identity, now=begun.mono):
+            if live or any(peer.until > begun.mono for peer in self._roster.values()):
                 raise
             self._forbid()
             return self._lifetime
@@ -357,8 +357,7 @@ class Membership:
             self._waking = None
         now = self._clock.mono()
         verdict = self._verdict = judging.judge(
-            self._roster, identity=self._identity, now=now,
-            priority=self._settings.peering.priority)
+            self._roster, now=now, priority=self._settings.peering.priority)
         previous, self.standing = self.standing, self._get_standing(verdict, now)
         end = None if self._renewed is None else self._renewed + self._lifetime
         ends = [verdict.until, end, self._get_yielding_end(now)]
@@ -398,8 +397,8 @@ class Membership:
         if self._free_since is None or self.standing is Standing.ACTIVE:
             return None
         return judging.get_yielding_end(
-            self._roster, identity=self._identity, priority=self._settings.peering.priority,
-            since=self._free_since, patience=self._lifetime, now=now)
+            self._roster, priority=self._settings.peering.priority, since=self._free_since,
+            patience=self._lifetime, now=now)
 
     def _get_paused(self) -> bool | None:
         """The field ``paused`` as the own record should have it; see `records.Peer`."""

@@ -67,7 +67,7 @@ class Peer:
         return {field: value for field, value in record.items() if value is not None}
 
 
-def parse_peers(status: Any) -> Mapping[str, Peer]:
+def parse_peers(status: Any) -> dict[str, Peer]:
     """Parse the records of a peering object by identities. What is no proper record is ignored."""
     if not isinstance(status, Mapping):
         return {}
