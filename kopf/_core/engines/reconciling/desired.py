@@ -127,14 +127,10 @@ def prepare(
     """
     found: dict[Key, Desired] = {}
     errors: list[Exception] = []
-    meta, uid = parent.metadata, str(parent.metadata.uid)
-    heritage = _Heritage(
-        meta.name, meta.namespace, uid, kinds, manager, labels=dict(meta.labels),
-        marks={OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)},
-        reference=bodies.build_owner_reference(parent), generated=collections.Counter())
+    numbers = collections.Counter[tuple[str, ...]]()
     for item in flatten(result):
         try:
-            desired = _prepare(item, heritage)
+            desired = _prepare(item, parent, kinds, manager, numbers)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
         except (ManifestError, generating.GenerationError) as e:
@@ -144,23 +140,16 @@ def prepare(
     return found, errors
 
 
-class _Heritage(NamedTuple):
-    """What all children of one handler have of their parent."""
-    name: str | None
-    namespace: str | None
-    uid: str
-    kinds: Kinds
-    manager: str
-    labels: Mapping[str, str]
-    marks: Mapping[str, str]
-    """The labels that say whose children they are."""
-    reference: Mapping[str, Any]
-    generated: collections.Counter[tuple[str, ...]]
-    """How many names were generated: so, each depends only on those alike before it."""
+def _prepare(
+        item: object, parent: bodies.Body, kinds: Kinds, manager: str,
+        numbers: collections.Counter[tuple[str, ...]],
+) -> Desired:
+    """
+    Make a desired child of a manifest.
 
-
-def _prepare(item: object, heritage: _Heritage) -> Desired:
-    """Make a desired child of a manifest."""
+    ``numbers`` are how many names were generated: so, each depends only on those alike before it.
+    """
+    meta, uid = parent.metadata, str(parent.metadata.uid)
     manifest, generated = read(item)
     api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
     if not isinstance(api_version, str) or not isinstance(kind, str):
@@ -169,7 +158,7 @@ def _prepare(item: object, heritage: _Heritage) -> Desired:
             for key, value in manifest.items()}
         raise ManifestError(f"A manifest needs apiVersion and kind: {str(shown)[:100]}")
     group, _, version = api_version.rpartition('/')
-    found = heritage.kinds.get((group, kind))
+    found = kinds.get((group, kind))
     if found is None:
         raise ManifestError(
             f"{kind} of {api_version} is not among the owned kinds in the cluster. Add the "
@@ -182,7 +171,7 @@ def _prepare(item: object, heritage: _Heritage) -> Desired:
         manifest.pop('status', None)
     namespace = None
     if found.namespaced:
-        namespace = metadata.get('namespace') or heritage.namespace
+        namespace = metadata.get('namespace') or meta.namespace
         if not namespace:
             raise ManifestError(f"{kind} needs a namespace, as its parent has none.")
         metadata['namespace'] = namespace
@@ -191,19 +180,20 @@ def _prepare(item: object, heritage: _Heritage) -> Desired:
     prefix = metadata.pop('generateName', None)
     if not metadata.get('name') and prefix:
         place = (group, kind, namespace or '', prefix)
-        number = heritage.generated[place]
-        heritage.generated[place] += 1
-        unique = [heritage.uid, heritage.manager, *place, number]
+        unique = [uid, manager, *place, numbers[place]]
+        numbers[place] += 1
         metadata['name'] = f'{prefix}{make_digest(unique)[:8]}'
     elif not metadata.get('name'):
-        metadata['name'] = heritage.name
+        metadata['name'] = meta.name
     key = Key(group, kind, namespace, metadata['name'])
-    is_owned = heritage.namespace is None or heritage.namespace == namespace
-    metadata['labels'] = {**heritage.labels, **(metadata.get('labels') or {}), **heritage.marks}
+    is_owned = meta.namespace in (None, namespace)
+    metadata['labels'] = {
+        **meta.labels, **(metadata.get('labels') or {}),
+        OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)}
     if is_owned:
         others = [ref for ref in metadata.get('ownerReferences') or ()
-                  if ref.get('uid') != heritage.uid]
-        metadata['ownerReferences'] = [*others, heritage.reference]
+                  if ref.get('uid') != uid]
+        metadata['ownerReferences'] = [*others, bodies.build_owner_reference(parent)]
     digest = make_digest(manifest)
     metadata['annotations'] = {**(metadata.get('annotations') or {}), DIGEST_ANNOTATION: digest}
     sent = found if version == found.version else dataclasses.replace(found, version=version)
