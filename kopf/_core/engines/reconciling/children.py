@@ -168,14 +168,6 @@ class Child:
         """Note that the operator has deleted the child, which the watch will show later."""
         self.is_deleting, self.is_pruned = True, is_pruned
 
-    def expect_return(self) -> None:
-        """Note that the child is wanted again: when it is gone, that is news."""
-        self.is_pruned = False
-
-    def forget_version(self) -> None:
-        """Take the next state as newer, whatever its version."""
-        self.version = None
-
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """
         Learn of which fields the API server has recorded nothing, though they were applied.
@@ -185,10 +177,6 @@ class Child:
         if self._fields is not None:
             self.shape.unrecorded.update(managedfields.find_unrecorded(
                 self._get_fields(self._fields), _get_content(manifest)))
-
-    def has_same_manifest(self, newer: 'Child') -> bool:
-        """Whether the last applied manifests are the same, whatever others have changed."""
-        return self._digest == newer._digest
 
     def is_as(self, wanted: desired.Desired) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
@@ -414,7 +402,7 @@ class ChildStore:
         """
         child = self.make(resource, raw)
         known = self.find(child.key)
-        if manifest is not None and known is not None and known.has_same_manifest(child):
+        if manifest is not None and known is not None and known._digest == child._digest:
             child.learn(manifest)
         child.settle()
         if known is None or known.uid != child.uid or not bodies.is_newer(
@@ -536,7 +524,7 @@ class Shelf(watching.Sink):
         self._unseen = {child.uid: child for child in known}
         if restored:  # from a backup: older states are the present ones
             for child in known:
-                child.forget_version()
+                child.version = None
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._unseen.pop(bodies.get_uid(body), None)

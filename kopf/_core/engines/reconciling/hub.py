@@ -80,7 +80,7 @@ class Driver(Protocol):
 
 class Member:
     """An object that is reconciled: why its handlers are called the next time."""
-    __slots__ = ('_has_applied', '_is_asked', '_is_triggered', 'host', 'is_edited', 'name')
+    __slots__ = ('_is_asked', '_is_triggered', 'has_applied', 'host', 'is_edited', 'name')
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -91,7 +91,7 @@ class Member:
         self._is_triggered = True
         self._is_asked = True
         """Whether the next run is not only because of children."""
-        self._has_applied = False
+        self.has_applied = False
         """Whether the last run has applied any children."""
         self.is_edited = False
         """Whether the object was edited since its handlers succeeded: its changes are wanted."""
@@ -115,10 +115,6 @@ class Member:
         """Run when the object is processed: it has changed."""
         self._is_triggered = self._is_asked = True
 
-    def note_application(self) -> None:
-        """Note that a child is applied."""
-        self._has_applied = True
-
 
 class Hub:
     """What the reconcilers of all objects of an operator share."""
@@ -136,7 +132,7 @@ class Hub:
         self.is_gone: Callable[[str], bool] = lambda uid: False
         """Whether it is certain that there is no parent with this uid."""
         self._kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds] = {}
-        self._uncertain: Collection[handlers.ReconcilingHandler] = set()
+        self.uncertain: set[handlers.ReconcilingHandler] = set()
         """The handlers that can own more kinds, as the discovery has failed."""
         self._drivers: dict[handlers.ExternalHandler, Driver] = {}
         self._members: dict[object, tuple[Member, ...]] = {}
@@ -158,15 +154,11 @@ class Hub:
         All objects are reconciled again if the resources are others: a kind can have come for which
         they wait.
         """
-        known, newest = (self._kinds, self._uncertain), (kinds, {*uncertain})
-        self._kinds, self._uncertain = newest
+        known, newest = (self._kinds, self.uncertain), (kinds, {*uncertain})
+        self._kinds, self.uncertain = newest
         if known[0] and known != newest:
             for member in dict.fromkeys(itertools.chain.from_iterable(self._members.values())):
                 member.trigger()
-
-    def rely_on(self, is_gone: Callable[[str], bool]) -> None:
-        """Set what says whether it is certain that there is no parent with this uid."""
-        self.is_gone = is_gone
 
     def describe_owner(self, uid: str) -> str:
         """Describe the parent that has a child, as far as it is known."""
@@ -176,10 +168,6 @@ class Hub:
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
-
-    def is_certain(self, handler: handlers.ReconcilingHandler) -> bool:
-        """Whether all kinds that the handler can own are known."""
-        return handler not in self._uncertain
 
     def get_manager(self, handler: handlers.ReconcilingHandler) -> str:
         """Get the field manager of a handler."""

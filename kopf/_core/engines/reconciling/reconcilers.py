@@ -185,7 +185,7 @@ class Reconcilers(Member):
         self._told = tuple(self._iter_told()) if self._told else ()
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
-        self._has_applied = self.has_written = False
+        self.has_applied = self.has_written = False
         self._observed = conditions.observe(self.host.resource, raw)
         content = _digest(raw)
         self.is_edited = self._reconciled not in (None, content)
@@ -203,8 +203,8 @@ class Reconcilers(Member):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
         finally:
-            self._is_new = self._is_new and not self._has_applied
-        if self._has_applied and not is_asked:
+            self._is_new = self._is_new and not self.has_applied
+        if self.has_applied and not is_asked:
             self._count_repetition()
 
     async def _end(
@@ -520,7 +520,7 @@ class Reconcilers(Member):
         store, target, served = self._hub.store, self._aim_at(raw), self.host.handlers.reconciling
         kinds = dict.fromkeys(
             kind for handler in served for kind in self._hub.get_kinds(handler).values())
-        if not all(map(self._hub.is_certain, served)) or not all(
+        if not self._hub.uncertain.isdisjoint(served) or not all(
                 store.is_listed(kind, None) for kind in kinds):
             self._hub.waiting.add(self)
             forbidden = [(kind, name) for kind in kinds for name in store.find_forbidden(kind)]
