@@ -41,6 +41,8 @@ class Renewal:
         self.client = leasing.LeaseClient(client, namespace=namespace, deadline=deadline)
         self.failures: dict[str, str] = {}
         """The latest failures that were logged, by what was tried; until the next success."""
+        self._begun = 0.0
+        """The monotonic time when the latest renewal was begun."""
         self._deadline = deadline
         self._tenure = tenure
         self._verbs = verbs
@@ -82,16 +84,23 @@ class Renewal:
 
         The time before the request counts: for the others, the Lease was changed after that.
         """
+        self._begun = sent.mono
         return self._tenure.renew(sent.mono + self._deadline, anew=anew)
 
     async def keep(
             self, renew: Callable[[], Awaitable[Any]], *, get_pause: Callable[[], float],
             on_timeout: Callable[[], None] = lambda: None,
     ) -> None:
-        """Renew again and again with these pauses (seconds), until the term has ended."""
+        """
+        Renew again and again with these pauses (seconds), until the term has ended.
+
+        A pause is counted from the last request: a slow API server leaves no time to wait longer.
+        """
         while self._tenure.term is not None:
-            await asyncio.sleep(min(get_pause(), self._tenure.left))
+            pause = max(0.0, self._begun + get_pause() - self._tenure.now())
+            await asyncio.sleep(min(pause, self._tenure.left))
             if self._tenure.term is not None:
+                self._begun = self._tenure.now()
                 try:
                     async with timeouts.timeout(self._tenure.left):
                         await renew()

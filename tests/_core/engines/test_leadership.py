@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kopf import testing
 from kopf._cogs.aiokits.tenures import Tenure
-from kopf._cogs.clients import errors
+from kopf._cogs.clients import errors, leasing
 from kopf._cogs.configs.configuration import LeadershipSettings
 from kopf._core.engines import leadership
 from tests._core.reactor.worlds import check_always, run_virtually
@@ -259,6 +259,15 @@ async def test_leader_renews_in_each_period_by_one_request():
     assert a.changes == [(0.0, 1)]
     assert {method for _, method in a.requests[2:]} == {'PUT'}
     assert 45 < len(a.requests) < 55
+    await a.kill()
+
+
+@testing.virtual_time
+async def test_slow_requests_are_no_reason_to_lose_the_lease(monkeypatch):
+    monkeypatch.setattr(f'{__name__}.LATENCY', 0.49 * DEADLINE * leasing.PATIENCE)
+    a = Replica(Api(), 'a').start()
+    await asyncio.sleep(1000)
+    assert [term for _, term in a.changes] == [1]
     await a.kill()
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopf import testing
-from kopf._cogs.clients import errors
+from kopf._cogs.clients import errors, leasing
 from kopf._core.engines.sharding import hashing, rosters
+from tests._core.engines import sharders
 from tests._core.engines.sharders import (
     DEADLINE,
     DURATION,
@@ -65,6 +66,28 @@ async def test_replicas_that_start_together_move_nothing():
         await asyncio.sleep(100)
         assert world.api.moves == COUNT
         assert sorted(count_held(world.replicas)) == [10, 11, 11]
+
+
+@testing.virtual_time
+async def test_slow_requests_are_no_reason_to_lose_shards(monkeypatch):
+    monkeypatch.setattr(sharders, 'LATENCY', 0.49 * DEADLINE * leasing.PATIENCE)
+    async with World(3) as world:
+        await asyncio.sleep(1000)
+        assert [replica.own.tenure.term for replica in world.replicas] == [1, 1, 1]
+        assert sorted(count_held(world.replicas)) == [10, 11, 11]
+
+
+@testing.virtual_time
+async def test_shards_are_told_of_while_it_takes_long_to_take_the_others(monkeypatch):
+    monkeypatch.setattr(sharders, 'LATENCY', 1.9)
+    told = []
+    replica = Replica(Api(), 'a', count=300)
+    replica.participation._on_change = lambda: told.append(len(replica.own.grants))
+    replica.start()
+    await asyncio.sleep(2 * DURATION)
+    assert replica.own.is_settled
+    assert 0 < told[-1] < 300
+    await replica.kill()
 
 
 @testing.virtual_time

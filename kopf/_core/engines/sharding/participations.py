@@ -208,14 +208,16 @@ class Participation:
             self._own.leave(plan.release)
             self._on_change()
         acquire = functools.partial(self._acquire, term=term)
-        await tasks.for_each(acquire, plan.acquire, limit=MAX_WRITES)
-        await tasks.for_each(self._disown, plan.disown, limit=MAX_WRITES)
-        is_first = not self._own.is_settled and (
-            bool(plan.acquire) or self._clock() >= self._settled_at)
-        if is_first:
-            self._own.settle()
-        if plan.acquire or is_first:
-            self._on_change()
+        try:
+            await tasks.for_each(acquire, plan.acquire, limit=MAX_WRITES)
+            await tasks.for_each(self._disown, plan.disown, limit=MAX_WRITES)
+        finally:  # if it takes too long, the shards that are taken by then are handled, too
+            is_first = not self._own.is_settled and (
+                bool(plan.acquire) or self._clock() >= self._settled_at)
+            if is_first:
+                self._own.settle()
+            if plan.acquire or is_first:
+                self._on_change()
 
     async def _acquire(self, shard: int, *, term: int) -> None:
         if self._own.tenure.term == term and await self._write_shard(shard, self._group.me) and (
