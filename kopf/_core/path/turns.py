@@ -310,6 +310,7 @@ class Processor:
             self._alarms.sleep(item, due)
 
     def _is_stopped(self) -> bool:
+        self._switch.confirm()
         return not self._switch.admits()
 
     def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:

@@ -43,6 +43,39 @@ async def test_nothing_is_handled_while_frozen(registry, calls):
     await operator.stop()
 
 
+@pytest.mark.parametrize('end', ['freeze', 'late', 'exit'])
+@testing.virtual_time
+async def test_no_further_reconcilers_are_called_when_the_operator_has_to_end(registry, calls, end):
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def first(**_):
+        calls.append('first')
+        await asyncio.sleep(2)
+        if end == 'late':  # the process was suspended, and the timer for that is not called yet
+            operator.switch.confirm = operator.informers.pause
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def second(**_):
+        calls.append('second')
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(1)
+    if end == 'freeze':
+        await operator.freeze()
+    elif end == 'exit':
+        await operator.stop()
+    await asyncio.sleep(100)
+    assert calls == ['first']
+    if end == 'freeze':
+        operator.thaw()
+        await operator.rest()
+        assert calls == ['first', 'first', 'second']
+    if end != 'exit':
+        await operator.stop()
+
+
 @testing.virtual_time
 async def test_freeze_ends_the_pass_between_two_handlers(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)

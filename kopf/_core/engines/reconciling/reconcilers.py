@@ -257,7 +257,7 @@ class Reconcilers(Member):
                 handler, newest, limits, is_last=not called,
             ) if isinstance(handler, handlers.ExternalHandler) else await self._run(
                 handler, newest, is_last=not called)
-            if called and limits.is_paused():
+            if called and (limits.is_paused() or limits.is_stopped()):
                 self._is_triggered = self._is_asked = True  # later
                 return None
         if newest is not None and not self._is_reported:  # the last handler was not called
