@@ -2,7 +2,9 @@
 The peerings of an operator of many namespaces. In virtual time, on the sandbox.
 """
 import asyncio
+import collections
 import contextlib
+import gc
 import json
 import re
 import sys
@@ -11,6 +13,7 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._cogs.aiokits.pulses import Pulse
 from kopf._core.engines.peering import memberships
 from kopf._core.reactor.roles import peering
 from kopf._core.reactor.watches import orchestration, peers
@@ -63,10 +66,11 @@ def make(kind, name, **fields):
     return {'apiVersion': 'v1', 'kind': kind, 'metadata': {'name': name, **fields}}
 
 
-async def fill(api, count, *, with_peering=False):
+async def fill(api, count, *, with_peering=False, first=0):
     """Make the namespaces, each with a config map, and maybe with a peering object."""
-    await api.client.load(PEERING)
-    for n in range(count):
+    if first == 0:
+        await api.client.load(PEERING)
+    for n in range(first, count):
         await api.client.create(make('Namespace', f'many-{n}'))
         await api.client.create(make('ConfigMap', 'one', namespace=f'many-{n}'))
         if with_peering:
@@ -89,6 +93,28 @@ def test_the_work_of_a_start_grows_with_the_namespaces(registry, with_peering):
 
     few, many = measure(20), measure(80)
     assert many < 6 * few
+
+
+@testing.virtual_time
+async def test_nothing_is_left_of_the_peerings_of_namespaces_that_come_and_go(registry):
+    def count():
+        gc.collect()
+        return collections.Counter(
+            type(item) for item in gc.get_objects()
+            if type(item) in (Pulse, memberships.Membership, peers.PeeringWatch))
+
+    async with testing.open_api('sandbox') as api:
+        await fill(api, 1, with_peering=True)
+        async with api.operator(
+                registry=registry, namespaces=['many-*'], standalone=False):
+            await testing.wait_for(lambda: registry.seen == {'many-0'})
+            before = count()
+            await fill(api, 5, with_peering=True, first=1)
+            await testing.wait_for(lambda: len(registry.seen) == 5)
+            for n in range(1, 5):
+                await api.client.delete('namespaces', f'many-{n}')
+            await asyncio.sleep(60)
+            assert count() == before
 
 
 @testing.virtual_time

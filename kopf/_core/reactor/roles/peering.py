@@ -113,6 +113,7 @@ class Peerings(coordination.Coordination):
             is_released: bool = True,
     ) -> None:
         await self._set.stop(gone)
+        self._set.forget(gone)
         await asyncio.gather(*(
             watch.leave(deadline, is_released=is_released) for watch in gone.values()))
 
