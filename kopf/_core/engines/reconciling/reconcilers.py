@@ -311,7 +311,7 @@ class Reconcilers(Member):
         outcome = await context.observer.follow(
             observers.Observer.attempt, upkeep.attempt(
                 cause, state, filter_error, is_new=self._is_new,
-                hold=functools.partial(self._switch_finalizer, raw, target, is_added=True)),
+                hold=functools.partial(self._exchange, raw, target, FINALIZER, is_added=True)),
             handler, cause)
         if upkeep.found:
             return await self._run(handler, raw, {**strays, **upkeep.found}, is_last=is_last)
@@ -474,16 +474,6 @@ class Reconcilers(Member):
             self._accept(newest, has_news=_has_news(raw, newest, expected))
         return newest
 
-    async def _switch_finalizer(
-            self, raw: bodies.RawBody, target: application.Target, *, is_added: bool,
-    ) -> bodies.RawBody | None:
-        """
-        Hold the object until its children are deleted that Kubernetes does not delete; or release
-        it then. Return None if it is gone, or if others have changed its finalizers: run again.
-        """
-        newest, is_switched = await self._exchange(raw, target, FINALIZER, is_added=is_added)
-        return newest if is_switched else None
-
     async def _exchange(
             self, raw: Any, target: application.Target, finalizer: str,
             annotations: Mapping[str, str | None] = MappingProxyType({}), *, is_added: bool,
@@ -538,7 +528,7 @@ class Reconcilers(Member):
             if not child.is_deleting:
                 await delete(target, child)
         if not left:
-            await self._switch_finalizer(raw, target, is_added=False)
+            await self._exchange(raw, target, FINALIZER, is_added=False)
 
     def _aim_at(self, raw: bodies.RawBody) -> application.Target:
         """Get what is needed to write for the object in this state."""

@@ -57,11 +57,12 @@ class Upkeep:
     async def attempt(
             self, cause: causes.ReconcilingCause, state: progression.HandlerState,
             filter_error: Exception | None, *,
-            is_new: bool, hold: Callable[[], Awaitable[bodies.RawBody | None]],
+            is_new: bool, hold: Callable[[], Awaitable[tuple[bodies.RawBody | None, bool]]],
     ) -> progression.Outcome:
         """
         Call the handler, and write its children; both belong to the attempt. ``hold`` adds the
-        finalizer.
+        finalizer, as Kubernetes does not delete all children; it returns the newest state, and
+        whether others were not faster.
         """
         handler, problems = self.handler, self.problems
         context, logger = self.hub.context, self.target.logger
@@ -77,7 +78,8 @@ class Upkeep:
                 return outcome
             if any(not item.is_owned for item in wanted.values()) and (
                     not finalizers.is_present(self.parent, FINALIZER)):
-                self.newest = await hold()
+                newest, is_held = await hold()
+                self.newest = newest if is_held else None
                 if self.newest is None:
                     return outcome
             await self.write(wanted)

@@ -92,7 +92,7 @@ class Participation:
         if self._member is None:
             return
         try:
-            await self._write_member(leaving=True)
+            await self._write_member('')
         except (errors.APIError, credentials.LoginError, TimeoutError) as e:
             logger.warning(f"Could not leave the sharding {self._group.name!r}, the membership is "
                            f"left to expire: {str(e) or repr(e)}")
@@ -119,24 +119,21 @@ class Participation:
 
     async def _renew(self) -> None:
         sent = self._renewal.now
-        if await self._attempt(RENEW, self._write_member()) is None:
+        if await self._attempt(RENEW, self._write_member(self._group.me)) is None:
             return
         if self._renewal.note(sent):
             self._own.clear()
             self._on_change()
 
-    async def _write_member(self, *, leaving: bool = False) -> Mapping[str, Any]:
+    async def _write_member(self, holder: str) -> Mapping[str, Any]:
+        """Write the own Lease, with this member as its holder, or nobody if the member leaves."""
+        name = self._group.name_member(self._group.me)
         try:
-            return await self._put_member(leaving=leaving)
+            self._member = await self._put(self._member, name, holder, role='member')
         except (errors.APIConflictError, errors.APINotFoundError):
             # An earlier attempt has succeeded though its response was lost; or it was deleted.
-            self._member = await self._client.get(self._group.name_member(self._group.me))
-            return await self._put_member(leaving=leaving)
-
-    async def _put_member(self, *, leaving: bool) -> Mapping[str, Any]:
-        me = self._group.me
-        self._member = await self._put(
-            self._member, self._group.name_member(me), '' if leaving else me, role='member')
+            self._member = await self._client.get(name)
+            self._member = await self._put(self._member, name, holder, role='member')
         return self._member
 
     # The shares.
@@ -185,7 +182,8 @@ class Participation:
     async def _is_in_force(self, view: rosters.View, now: float) -> bool:
         """Whether this scheme is in force. If there is none, or nobody else has another, set it."""
         group = self._group
-        scheme = rosters.find_scheme(self._seen, group=group)
+        known = self._seen.get(group.name)
+        scheme = '' if known is None else known.holder
         if rosters.is_scheme_settled(self._seen, group=group, view=view, now=now):
             self._is_blocked = False
             return True

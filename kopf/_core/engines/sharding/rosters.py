@@ -149,12 +149,6 @@ def _find_holder(seen: Roster, name: str, *, group: Group, now: float) -> str:
     return item.holder if now < member.since + group.duration else ''
 
 
-def find_scheme(seen: Roster, *, group: Group) -> str:
-    """Find the scheme in force; empty if there is none yet."""
-    item = seen.get(group.name)
-    return '' if item is None else item.holder
-
-
 def is_scheme_settled(seen: Roster, *, group: Group, view: View, now: float) -> bool:
     """
     Whether work can begin by this scheme: it is in force, and nobody can work by a former one.

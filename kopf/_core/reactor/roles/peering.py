@@ -59,8 +59,6 @@ class Peerings(coordination.Coordination):
         self._resources: Collection[references.Resource] = ()
         self._served: Collection[references.Namespace] = ()
         """The namespaces in which peering objects are expected."""
-        self._unknown: set[Key] = set()
-        """The watches whose peers are not known yet. Until there are none, nothing is handled."""
         self.groups = () if settings.peering.standalone else records.GROUPS
         self._warned: set[references.Namespace] = set()
         self._sound_until = 0.0
@@ -96,8 +94,6 @@ class Peerings(coordination.Coordination):
                         on_end=self._set.note_end, is_idle=lambda: self._idle,
                         on_stall=functools.partial(self._watch, key)))
                 self._watch(key)
-        self._unknown = {
-            key for key, watch in self._watches.items() if Standing.UNKNOWN in watch.standings}
         if gone:
             deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
             await self._leave(gone, deadline)
@@ -128,7 +124,9 @@ class Peerings(coordination.Coordination):
         :raises LoginError: the only error that memberships do not handle themselves.
         """
         self._set.check()
-        if self._unknown and not self._begun:
+        unknown = {
+            key for key, watch in self._watches.items() if Standing.UNKNOWN in watch.standings}
+        if unknown and not self._begun:
             self._pause()
             self._is_unwatched = True
             return None
@@ -144,7 +142,7 @@ class Peerings(coordination.Coordination):
             return None
         if self._paused or not self._begun:
             self._resume()
-        unsettled = {namespace for _, namespace in self._unknown}
+        unsettled = {namespace for _, namespace in unknown}
         return [] if None in unsettled else [
             namespace for namespace in namespaces if namespace not in unsettled]
 
@@ -192,8 +190,6 @@ class Peerings(coordination.Coordination):
             return
         self._sound_until = 0.0
         standings = self._watches[key].standings
-        if Standing.UNKNOWN not in standings:
-            self._unknown.discard(key)
         if standings & memberships.PAUSED or (
                 self._settings.peering.mandatory and self._is_absent(key[1])):
             self._pause()
