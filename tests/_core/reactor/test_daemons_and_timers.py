@@ -9,7 +9,9 @@ import threading
 import pytest
 
 import kopf
+from kopf import testing
 from tests._core.reactor.worlds import accompany, live, now, run_virtually
+from tests.crds import make_crd
 
 SORTS = pytest.mark.parametrize('decorate', [kopf.daemon, kopf.timer])
 
@@ -435,3 +437,30 @@ def test_conflicts_in_a_row_are_no_errors_but_many_times_more_are(decorate, capl
         assert api.objects['obj']['status'] == {'done': True}
         counts[rounds] = len([r for r in caplog.records if r.levelno >= logging.WARNING])
     assert counts == {10: 0, 11: 1}
+
+
+@testing.virtual_time
+async def test_in_another_version_of_the_kind_daemons_wait_for_the_end_of_the_former(registry):
+    running, most = [], []
+
+    @kopf.daemon('things.example.com', registry=registry)
+    async def daemon_fn(resource, stopped, **_):
+        running.append(resource.version)
+        most.append([*running])
+        await stopped.wait()
+        await asyncio.sleep(20)
+        running.remove(resource.version)
+
+    definition = make_crd('Thing', 'things')
+    [version] = definition['spec']['versions']
+    versions = [version, {**version, 'name': 'v2', 'storage': False}]
+    async with testing.open_api('sandbox') as api:
+        await api.client.create(definition)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'thing')
+            await testing.wait_for(lambda: running == ['v1'])
+            await api.client.patch(
+                'customresourcedefinitions', 'things.example.com', {'spec': {'versions': versions}})
+            await testing.wait_for(lambda: running == ['v2'], timeout=60)
+            await api.client.delete('things', 'thing')
+    assert most == [['v1'], ['v2']]

@@ -79,6 +79,11 @@ class Spawner:
         self.paused = False
         self.alive: set[Companion] = set()
         """The companions that have begun and not ended."""
+        self.leaving: dict[tuple[object, object], set[Host]] = {}
+        """
+        The companions of lost items that have not ended, by the objects and the handlers; and
+        who awaits that: the object can come back, e.g. in another version of its resource.
+        """
         self.wakeups = wakeups.Wakeups(batch=STARTS_PER_ITERATION)
         self.tasks: dict[asyncio.Task[Any], Companion] = {}
         """The tasks of the running companions, also of abandoned ones."""
@@ -243,7 +248,21 @@ class Companions:
         if self._live is not None:
             self._live.load()  # they can read the object until they end; the item can forget it now
         for companion in self.members:
+            self.spawner.leaving.setdefault(self._make_key(companion.handler), set())
             companion.stop(reason)
+
+    def _make_key(self, handler: handlers.SpawningHandler) -> tuple[object, object]:
+        return self._identity, handler.key
+
+    def awaits(self, handler: handlers.SpawningHandler) -> bool:
+        """
+        Whether a companion of the handler has not ended that was begun for the same object before
+        it was lost. If so, the host is woken up at that end.
+        """
+        awaiting = self.spawner.leaving.get(self._make_key(handler))
+        if awaiting is not None:
+            awaiting.add(self.host)
+        return awaiting is not None
 
     def show(self, raw: bodies.RawBody) -> None:
         """Take a new state of the object."""
@@ -279,7 +298,8 @@ class Companions:
         if done:
             self._done |= {companion.handler.key}
         self.rest()
-        self.host.wake_up()
+        for host in (self.host, *self.spawner.leaving.pop(self._make_key(companion.handler), ())):
+            host.wake_up()
 
     def rest(self) -> None:
         """

@@ -32,6 +32,7 @@ def adjust(
         companion.resume()
     keys = {companion.handler.key for companion in companions.members}
     for handler in selected:
-        if handler.key not in keys and companions.spawner.stopping is None:
+        if handler.key not in keys and companions.spawner.stopping is None and (
+                not companions.awaits(handler)):
             cls = Timer if isinstance(handler, handlers.TimerHandler) else Daemon
             companions.add(cls(companions, handler))
