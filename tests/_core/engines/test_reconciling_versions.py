@@ -111,3 +111,36 @@ async def test_of_namesakes_in_two_groups_exactly_one_has_the_child(registry, na
                 await operator.wait_log("so it is left alone")
                 await asyncio.sleep(60)
                 assert child == await api.client.get('configmaps', 'child', namespace=namespace)
+
+
+@pytest.mark.parametrize('is_deleted', [False, True])
+@testing.virtual_time
+async def test_what_was_begun_in_a_former_version_or_for_a_gone_object_is_not_written(
+        registry, is_deleted):
+    ended = []
+
+    @kopf.reconcile('things.example.com', owns=['configmaps'], registry=registry)
+    async def fn(resource, **_):
+        await asyncio.sleep(10 if resource.version == 'v1' else 1)
+        ended.append(resource.version)
+        yield make('child', version=resource.version)
+
+    definition = copy.deepcopy(CRD)
+    definition['spec']['versions'].pop()
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(definition)
+        async with api.operator(registry=registry) as operator:
+            parent = await create(api)
+            await asyncio.sleep(1)
+            if is_deleted:
+                await api.client.delete(parent)
+            else:
+                await api.client.patch(
+                    'customresourcedefinitions', 'things.example.com', {'spec': CRD['spec']})
+            await testing.wait_for(lambda: 'v1' in ended, timeout=60)
+            await asyncio.sleep(1)
+            if is_deleted:
+                assert not any('Applied' in line for line in operator.log)
+            else:
+                assert ended == ['v2', 'v1']
+                assert (await api.client.get('configmaps', 'child'))['data'] == {'version': 'v2'}

@@ -80,7 +80,8 @@ class Driver(Protocol):
 
 class Member:
     """An object that is reconciled: why its handlers are called the next time."""
-    __slots__ = ('_is_asked', '_is_triggered', 'has_applied', 'host', 'is_edited', 'name')
+    __slots__ = (
+        '_is_asked', '_is_triggered', 'has_applied', 'host', 'is_edited', 'is_left', 'name')
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -95,6 +96,8 @@ class Member:
         """Whether the last run has applied any children."""
         self.is_edited = False
         """Whether the object was edited since its handlers succeeded: its changes are wanted."""
+        self.is_left = False
+        """Whether the object is gone, or handled elsewhere: nothing more may be written for it."""
 
     @property
     def names(self) -> tuple[object, ...]:
@@ -193,7 +196,8 @@ class Hub:
             self._members[name] = (*self._members.get(name, ()), member)
 
     def leave(self, member: Member) -> None:
-        """Stop to reconcile an object: it is gone."""
+        """Stop to reconcile an object: it is gone, or handled elsewhere."""
+        member.is_left = True
         self.waiting.discard(member)
         for name in member.names:
             left = tuple(other for other in self._members.pop(name, ()) if other is not member)

@@ -68,7 +68,9 @@ class Upkeep:
         context, logger = self.hub.context, self.target.logger
         outcome = await execution.attempt(
             handler, cause, context=context, state=state, filter_error=filter_error)
-        if outcome.exception is not None:
+        if self.member.is_left:
+            self.newest = None
+        elif outcome.exception is not None:
             problems.append(outcome.message or repr(outcome.exception))
         elif outcome.result is not None:
             wanted = self.prepare(outcome.result)
