@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from kopf._cogs.aiokits import alarms
 from kopf._core.actions import inflight, tracebacks
 
 logger = logging.getLogger('kopf._core.reactor.running')
@@ -33,18 +34,17 @@ Then, the process may end with the operator. An application that embeds an opera
 def remind(underway: inflight.Calls, what: str = "stopping") -> Iterator[None]:
     """Log what is waited for, every `REMINDER_INTERVAL` until the end of the block."""
     loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
 
-    def tell() -> None:
+    def tell(_: float) -> None:
         logger.info(f"Operator is still {what}. {describe(underway, loop)}")
-        timers[:] = [loop.call_later(REMINDER_INTERVAL, tell)]
+        alarm.set(loop.time() + REMINDER_INTERVAL)
 
-    timers.append(loop.call_later(REMINDER_INTERVAL, tell))
+    alarm = alarms.Alarm(tell)
+    alarm.set(loop.time() + REMINDER_INTERVAL)
     try:
         yield
     finally:
-        for timer in timers:
-            timer.cancel()
+        alarm.cancel()
 
 
 def describe(

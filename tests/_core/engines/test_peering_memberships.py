@@ -142,8 +142,7 @@ class Member:
     async def crash(self):
         self.api.watchers.discard(self)
         self.membership._leaving.set()
-        if self.membership._waking:
-            self.membership._waking.cancel()
+        self.membership._waking.cancel()
         self.membership._task.cancel()
         await asyncio.wait([self.membership._task])
         self.membership.standing = Standing.ABSENT

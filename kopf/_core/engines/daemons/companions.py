@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeVar
 
-from kopf._cogs.aiokits import threads, timeouts, wakeups
+from kopf._cogs.aiokits import alarms, threads, timeouts, wakeups
 from kopf._cogs.clients import api
 from kopf._cogs.clients import errors as apierrors
 from kopf._cogs.structs import bodies, dicts, patches, references
@@ -88,7 +88,7 @@ class Spawner:
         self.tasks: dict[asyncio.Task[Any], Companion] = {}
         """The tasks of the running companions, also of abandoned ones."""
         self._ending = asyncio.Event()
-        self._flushing: asyncio.TimerHandle | None = None
+        self._flushing = alarms.Alarm(self._flush)
         self.deadline: float | None = None
         """When all writes end, as the operator exits: a time of the event loop."""
         self.threads = threads.ThreadPerCall('kopf-daemon')
@@ -105,12 +105,10 @@ class Spawner:
 
     def arm(self) -> None:
         """Flush the patches of what runs after ``settings.persistence.flush_delay``."""
-        if self._flushing is None:
-            delay = max(0.1, self.settings.persistence.flush_delay)
-            self._flushing = asyncio.get_running_loop().call_later(delay, self._flush)
+        self._flushing.set(
+            self.clock.mono() + max(0.1, self.settings.persistence.flush_delay))
 
-    def _flush(self) -> None:
-        self._flushing = None
+    def _flush(self, _: float) -> None:
         for companion in dict.fromkeys(self.tasks.values()):
             companion.flush()
 
@@ -148,8 +146,7 @@ class Spawner:
         for companion in list(self.alive):
             companion.limit_writing(self.deadline)
             companion.stop(reason)
-        if self._flushing is not None:
-            self._flushing.cancel()
+        self._flushing.cancel()
         await self._wait_for(lambda item: item.has_limit)
         with contextlib.suppress(TimeoutError):
             async with timeouts.timeout_at(deadline):

@@ -19,7 +19,7 @@ import math
 import random
 from collections.abc import Callable, Collection
 
-from kopf._cogs.aiokits import clocks, tasks, timeouts
+from kopf._cogs.aiokits import alarms, clocks, tasks, timeouts
 from kopf._cogs.clients import api, errors, listing, patching, streaks
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import judging, records
@@ -129,7 +129,7 @@ class Membership:
         self._due = asyncio.Event()
         self._leaving = asyncio.Event()
         self._forbidden = False
-        self._waking: asyncio.TimerHandle | None = None
+        self._waking = alarms.Alarm(lambda _: self.judge())
         self._verdict = judging.Verdict()
         self._paused: bool | None = None
         """The field ``paused`` of the own record, as the API server has confirmed it."""
@@ -139,7 +139,8 @@ class Membership:
         """
         self._free_since: float | None = None
         """Since when no living peer has a higher or the same priority; monotonic."""
-        self._renewing: asyncio.TimerHandle | None = None
+        self._renewing = alarms.Alarm(lambda _: self._due.set())
+        """When to write the own record again, as somebody has removed it; not too often."""
         self._task = asyncio.get_running_loop().create_task(
             self._keep_alive(), name=f"keep-alive in {self._title}")
         self._task.add_done_callback(on_end)
@@ -169,7 +170,7 @@ class Membership:
         if found:
             self._due.set()
         elif self._renewed is not None and own is None:
-            self._renew_soon()
+            self._renewing.set(self._clock.mono() + MIN_INTERVAL)
         self.judge()
 
     @property
@@ -208,10 +209,8 @@ class Membership:
         """
         self._leaving.set()
         self._due.set()
-        if self._waking is not None:
-            self._waking.cancel()
-        if self._renewing is not None:
-            self._renewing.cancel()
+        self._waking.cancel()
+        self._renewing.cancel()
         # A renewal under way must not come after the removal.
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.wait([self._task], timeout=max(0.0, left / 2))
@@ -248,15 +247,6 @@ class Membership:
                 await timeouts.wait(self._leaving, pause)
             else:
                 await timeouts.wait(self._due, pause)
-
-    def _renew_soon(self) -> None:
-        """Write the own record again, as somebody has removed it; not too often, if it goes on."""
-        def renew() -> None:
-            self._renewing = None
-            self._due.set()
-
-        if self._renewing is None:
-            self._renewing = asyncio.get_running_loop().call_later(MIN_INTERVAL, renew)
 
     async def _renew(self) -> float:
         """
@@ -352,9 +342,7 @@ class Membership:
         """Update `standing` as of now, and set the timer for when it can change by itself."""
         if self._leaving.is_set():
             return
-        if self._waking is not None:
-            self._waking.cancel()
-            self._waking = None
+        self._waking.cancel()
         now = self._clock.mono()
         verdict = self._verdict = judging.judge(
             self._roster, now=now, priority=self._settings.peering.priority)
@@ -363,7 +351,7 @@ class Membership:
         ends = [verdict.until, end, self._get_yielding_end(now)]
         until = min((t for t in ends if t is not None and t > now), default=None)
         if until is not None:
-            self._waking = asyncio.get_running_loop().call_at(until, self.judge)
+            self._waking.set(until)
         if self.standing is not previous:
             if self.standing is Standing.LOST:
                 self._client.reset_writes()  # they must not arrive when others have taken over

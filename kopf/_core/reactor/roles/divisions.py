@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Collection, Iterator
 
+from kopf._cogs.aiokits import alarms
 from kopf._cogs.clients import screening, selections
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
@@ -45,7 +46,7 @@ class Division(coordination.Coordination):
         self.held: dict[int, shardworks.Shard] = {}
         """The works of the shards that are held and not being released."""
         self._distributors: dict[Key, Distributor] = {}
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm = alarms.Alarm(lambda _: self.woken.set())
         self.indices = works.Works(
             env, switch=switches.Switch(), hub=hub, indexers=indexers, only_indexing=True).informers
 
@@ -70,25 +71,18 @@ class Division(coordination.Coordination):
 
     async def stop_indexing(self, deadline: float) -> None:
         """Stop the indexing until the deadline (a time of the loop)."""
-        self._cancel_alarm()
+        self._alarm.cancel()
         await self.indices.stop(deadline)
-
-    def _cancel_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
 
     # As the consumer of the watches.
 
     def take_relisting(self) -> Collection[Key]:
-        self._cancel_alarm()
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        self._alarm.cancel()
+        now = asyncio.get_running_loop().time()
         due = [key for key, item in self._distributors.items() if item.take_relisting(now)]
-        later = min((item.relisting_at for item in self._distributors.values()
-                     if item.is_unlisted), default=math.inf)
-        if later < math.inf:
-            self._alarm = loop.call_at(later, self.woken.set)
+        self._alarm.set(min((
+            item.relisting_at for item in self._distributors.values() if item.is_unlisted),
+            default=math.inf))
         return due
 
     def is_idle(self, key: Key) -> bool:

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Hashable, Iterable
 from typing import Protocol
 
+from kopf._cogs.aiokits import alarms
+
 INTERVALS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """The delays (seconds) between the log messages. The last delay is repeated."""
 
@@ -35,30 +37,27 @@ class ListProgress:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._observed: dict[Hashable, tuple[str, Listed]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = alarms.Alarm(self._report)
         self._logged = 0
 
     def observe(self, key: Hashable, title: str, listed: Listed) -> None:
         """Report the progress of the list, if it is a first one, under this title."""
-        self._observed[key] = title, listed
-        if self._timer is None:
+        if not self._observed:
             self._logged = 0
-            self._set_timer()
+        self._observed[key] = title, listed
+        self._set_alarm()
 
     def forget(self, key: Hashable) -> None:
         self._observed.pop(key, None)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
-    def _set_timer(self) -> None:
+    def _set_alarm(self) -> None:
         interval = INTERVALS[min(self._logged, len(INTERVALS) - 1)]
-        self._timer = asyncio.get_running_loop().call_later(interval, self._report)
+        self._alarm.set(asyncio.get_running_loop().time() + interval)
 
-    def _report(self) -> None:
-        self._timer = None
+    def _report(self, _: float) -> None:
         self._observed = {
             key: (title, listed) for key, (title, listed) in self._observed.items()
             if listed.listing is not None or listed.filling is not None}
@@ -74,7 +73,7 @@ class ListProgress:
             self._logger.info(f"Filling of the indices is in progress: {text}.")
         if self._observed:
             self._logged += 1
-            self._set_timer()
+            self._set_alarm()
 
 
 _Count = tuple[str, int, int | None]
