@@ -12,7 +12,6 @@ import base64
 import json
 import logging
 import random
-import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -60,7 +59,7 @@ class Manager:
         self._client = client
         self._site = site
         self._name = name
-        self._mark = ''.join(random.choices(string.ascii_lowercase + string.digits, k=16))
+        self._mark = f'{random.getrandbits(64):016x}'
         self._written: dict[str, str | None] = {}
         self._unsure: set[str] = set()
         """What was sent without a response, so that it can be there or not."""

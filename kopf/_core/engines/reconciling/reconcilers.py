@@ -8,7 +8,7 @@ import asyncio
 import functools
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,8 @@ class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
         '_client', '_hub', '_is_new', '_is_reported', '_notes', '_observed', '_problems',
-        '_reconciled', '_reporter', '_restorations', '_states', '_summoned', '_told', '_vain',
-        '_verdicts', 'has_written')
+        '_reconciled', '_reporter', '_restorations', '_states', '_summoned', '_told',
+        '_told_pause', '_vain', '_verdicts', 'has_written')
 
     def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
@@ -70,11 +70,13 @@ class Reconcilers(Member):
         """The generation of the object with which the run has begun, for the conditions."""
         self._is_reported = True
         """Whether the conditions are as the last calls of the handlers require."""
-        self._told: tuple[ids.HandlerId | pauses.Pause | None, ...] = ()  # a set takes more memory
+        self._told: tuple[ids.HandlerId | None, ...] = ()  # a set takes more memory
         """
-        What was said: which handlers the object matches no more; that it is paused; and (None) that
-        the deleted object waits for children that must not be listed.
+        What was said: which handlers the object matches no more; and (None) that the deleted object
+        waits for children that must not be listed.
         """
+        self._told_pause: pauses.Pause | None = None
+        """The pause of the object that was reported."""
         self._notes: dict[ids.HandlerId, Any] = {}
         """What the drivers of externals remember."""
         self._verdicts: dict[str, Any] | None = None
@@ -157,7 +159,7 @@ class Reconcilers(Member):
             if handler in held and newest is not None:
                 newest = await self._drive(handler, newest, Limits(
                     lambda: True, is_stopped), is_last=False)
-        if newest is not None and pause not in self._told and any(
+        if newest is not None and pause != self._told_pause and any(
                 handler.conditions for handler in held):
             self._is_reported = False
             conditions.report_pause(cause.patch, pause.describe(), observed=conditions.observe(
@@ -166,11 +168,8 @@ class Reconcilers(Member):
                 await self._apply_patch(newest, cause.patch, target)
             except application.REFUSALS as e:
                 target.logger.error(f"The condition of the pause is refused: {e}")
-            self._told = (*self._iter_told(), pause)
+            self._told_pause = pause
         return bool(held) or finalizers.is_present(raw, FINALIZER)
-
-    def _iter_told(self) -> Iterator[ids.HandlerId | None]:
-        return (told for told in self._told if not isinstance(told, pauses.Pause))
 
     async def run(
             self, raw: bodies.RawBody, *, is_paused: Callable[[], bool] = lambda: False,
@@ -182,7 +181,7 @@ class Reconcilers(Member):
 
         :raises errors.APIError: if the object cannot be patched.
         """
-        self._told = tuple(self._iter_told()) if self._told else ()
+        self._told_pause = None
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
         self.has_applied = self.has_written = False

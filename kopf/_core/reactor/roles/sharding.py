@@ -9,7 +9,6 @@ import asyncio
 import contextvars
 import logging
 import random
-import string
 from collections.abc import Collection, Coroutine, Mapping
 
 from kopf._cogs.aiokits import tasks, tenures
@@ -23,9 +22,6 @@ from kopf._core.path import queueing, saving
 from kopf._core.reactor.roles import coordination, divisions, leadership, shardworks
 
 logger = logging.getLogger('kopf._core.engines.sharding')
-
-SUFFIX = string.ascii_lowercase + string.digits
-"""What the suffixes of identities are made of: replicas can have the same ``$POD_ID``."""
 
 
 class Sharding(divisions.Division):
@@ -198,7 +194,7 @@ def make_group(
     return rosters.Group(
         name=own.name, count=own.count, by=own.by if isinstance(own.by, str) else 'custom',
         namespace=namespace,
-        me=f'{name}/{"".join(random.choices(SUFFIX, k=5))}',
+        me=f'{name}/{random.getrandbits(32):08x}',  # replicas can have the same $POD_ID
         duration=int(leadership.lease_duration), deadline=leadership.renew_deadline)
 
 
