@@ -36,21 +36,24 @@ class Informer(watching.Sink):
             resource: references.Resource,
             handlers: registries.ResourceHandlers,
             *,
-            resumed: frozenset[str] = frozenset(),
+            former: 'Informer | None' = None,
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        ``resumed`` are the uids that were resumed under another version of the resource.
-        ``on_listed`` is called after each complete list.
+        ``former`` is the closed informer of the same objects, e.g. in another version of the
+        resource: what was resumed there is not resumed again, and what is still at work is waited
+        for. ``on_listed`` is called after each complete list.
         """
         self._queue = queue
         self.resource = resource
         self.handlers = handlers
         self._on_listed = on_listed
         self._items: dict[str, objects.Item] = {}
-        self._leaving: dict[tuple[str | None, str], objects.Item] = {}
+        self._leaving: dict[tuple[str | None, str], objects.Item] = (
+            {} if former is None else former._leaving)
         """The items of gone objects whose end is not reported yet."""
-        self._followers: dict[objects.Item, objects.Item] = {}
+        self._followers: dict[objects.Item, objects.Item] = (
+            {} if former is None else former._followers)
         """The namesakes that wait for these items."""
         self._lists = 0
         self._trusted_since = 0
@@ -59,7 +62,8 @@ class Informer(watching.Sink):
         """The last complete list."""
         self.expected: int | None = None
         """About how many objects the first list has; None if the API server has not said."""
-        self._resumed = resumed
+        self._resumed: frozenset[str] = frozenset() if former is None else former._resumed
+        """The uids that were resumed before the first list."""
         self._newcomers: list[objects.Item] = []
         self._warned = False
 
@@ -127,6 +131,8 @@ class Informer(watching.Sink):
         is_unseen = self.handlers.watching and item.inbox.is_unseen(body)
         if is_unseen:
             self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
+        if new and first:
+            self._yield_to_namesake(item, body)
         if new and not first:
             # Only the end of the list shows which namesakes are gone. The indexing goes on.
             item.enter(objects.Phase.HELD)
@@ -309,7 +315,7 @@ class Informer(watching.Sink):
         follower = self._followers.pop(item, None)
         if follower is not None and follower.phase is objects.Phase.HELD:
             follower.enter(objects.Phase.RESTING)
-            self.schedule(follower)
+            follower.source.schedule(follower)
 
     # Called by the operator.
 
@@ -356,15 +362,17 @@ class Informer(watching.Sink):
         if item.inbox.has_news:
             self.schedule(item, urgent=False)
 
-    def close(self) -> frozenset[str]:
-        """Forget all objects, as if they did not exist; return the uids of resumed objects."""
-        resumed = frozenset(item.uid for item in self if not item.initial)
+    def close(self) -> bool:
+        """Forget all objects, as if they did not exist; return whether a next informer needs it."""
+        self._resumed = frozenset(item.uid for item in self if not item.initial)
         for item in self:
             self._end(item)
             item.inbox.clear()
+            if item.is_at_work and item.name is not None:
+                self._leaving[item.name] = item
         self._items.clear()
         self._queue.gate.drop(self)
-        return resumed
+        return bool(self._resumed or self._leaving)
 
     def dismiss(self, uid: str) -> None:
         """Forget an object, if it is known: somebody else handles it now."""
@@ -399,7 +407,7 @@ class InformerFactory:
         self._queue = queue
         self._on_listed = on_listed
         self._informers: dict[tuple[references.Resource, str | None], Informer] = {}
-        self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
+        self._closed: dict[tuple[str, str, str | None], Informer] = {}
         self._taken: collections.deque[tuple[Informer, objects.Item]] = collections.deque()
         """The objects that are still to be taken over."""
 
@@ -425,7 +433,7 @@ class InformerFactory:
         else:
             key = resource.group, resource.plural, namespace
             informer = Informer(
-                self._queue, resource, handlers, resumed=self._resumed.pop(key, frozenset()),
+                self._queue, resource, handlers, former=self._closed.pop(key, None),
                 on_listed=self._on_listed)
             if handlers.indexing:
                 self._queue.gate.close_for(informer)
@@ -446,14 +454,14 @@ class InformerFactory:
                 informer.begin(restored=False)
                 informer.end()
             # If another version of the same resource follows, its objects are the same.
-            if resumed := informer.close():
-                self._resumed[resource.group, resource.plural, namespace] = resumed
+            if informer.close():
+                self._closed[resource.group, resource.plural, namespace] = informer
 
     def forget_except(self, namespaces: Collection[str | None]) -> None:
         """Forget what is kept of closed resources in other namespaces: their objects are gone."""
-        for key in [key for key in self._resumed if key[2] is not None]:
+        for key in [key for key in self._closed if key[2] is not None]:
             if key[2] not in namespaces:
-                del self._resumed[key]
+                del self._closed[key]
 
     def get(self, resource: references.Resource, namespace: str | None) -> Informer | None:
         """Get the informer of a resource in a namespace; None if it is not served there."""

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 import kopf
+from kopf import testing
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.aiokits.pulses import Pulse
 from kopf._cogs.clients import vaults
@@ -27,6 +28,7 @@ from tests._cogs.cluster.test_discovery import (  # noqa: F401
     set_group,
 )
 from tests._core.reactor.test_queueing import Passes, make_informers
+from tests.crds import make_crd
 
 FULL = ['list', 'watch', 'patch']
 
@@ -273,7 +275,7 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
     await informers.stop(asyncio.get_running_loop().time() + 1)
     gc.collect()
     assert [each for each in find_all() if not any(each is other for other in foreign)] == []
-    assert [*informers._resumed] == []
+    assert [*informers._closed] == []
 
 
 async def test_changed_details_make_a_new_sink_but_drop_nothing(
@@ -534,3 +536,31 @@ async def test_what_is_no_list_of_definitions_says_nothing_about_the_conversion(
         await until(lambda: count_looks(watched) >= 2)
         watched.script(define('Webhook'), on=CRDS)
         await lines.sinks['things', None].wait('listed', 'obj')
+
+
+@pytest.mark.parametrize('decorate', [kopf.on.create, kopf.reconcile])
+@testing.virtual_time
+async def test_in_another_version_of_the_kind_handlers_wait_for_the_end_of_the_former(
+        registry, decorate):
+    running, most = [], []
+
+    @decorate('things.example.com', registry=registry)
+    async def fn(resource, **_):
+        running.append(resource.version)
+        most.append([*running])
+        await asyncio.sleep(20)
+        running.remove(resource.version)
+
+    definition = make_crd('Thing', 'things')
+    [version] = definition['spec']['versions']
+    versions = [version, {**version, 'name': 'v2', 'storage': False}]
+    async with testing.open_api('sandbox') as api:
+        await api.client.create(definition)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'thing')
+            await testing.wait_for(lambda: running == ['v1'])
+            await api.client.patch(
+                'customresourcedefinitions', 'things.example.com', {'spec': {'versions': versions}})
+            await testing.wait_for(lambda: running == ['v2'], timeout=60)
+            await testing.wait_for(lambda: not running, timeout=60)
+    assert most == [['v1'], ['v2']]
