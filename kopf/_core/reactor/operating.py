@@ -257,8 +257,8 @@ class Operator:
         whole = works.Works(
             self._env, switch=self.switch, hub=hub, indexers=self.indices,
             on_listed=hub.note_list)
-        hub.is_gone = whole.informers.is_gone
-        self._env.applier.recall = whole.informers.recall
+        hub.rely_on(whole.informers.is_gone)
+        self._env.applier.rely_on(whole.informers.recall)
         if self.settings.leadership.name is not None:
             from kopf._core.reactor.roles import leadership  # only if it is used
             told = [] if self._answerer is None else [self._answerer]

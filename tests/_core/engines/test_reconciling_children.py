@@ -205,7 +205,7 @@ def test_the_end_of_a_child_that_was_pruned_is_no_news(store, shelf, news):
 def test_the_end_of_a_pruned_child_that_is_wanted_again_is_news(store, shelf, news):
     store.accept(CONFIGMAPS, make(1))
     store.of('parent')[KEY].note_deletion(is_pruned=True)
-    store.of('parent')[KEY].is_pruned = False
+    store.of('parent')[KEY].expect_return()
     shelf.changed('DELETED', make(3), b'')
     assert news == ['parent']
 

@@ -295,7 +295,8 @@ class Companions:
         if done:
             self._done |= {companion.handler.key}
         self.rest()
-        for host in (self.host, *self.spawner.leaving.pop(self._make_key(companion.handler), ())):
+        self.host.wake_up()
+        for host in self.spawner.leaving.pop(self._make_key(companion.handler), ()):
             host.wake_up()
 
     def rest(self) -> None:

@@ -100,9 +100,12 @@ class Applier:
     def __init__(self, client: api.Client) -> None:
         self.client = client
         self.recall: Recall = lambda *_: None
-        """What knows the objects; with shards, nobody knows all of them."""
         self._found: dict[references.Selector, references.Resource] = {}
         self._loop = asyncio.get_running_loop()
+
+    def rely_on(self, recall: Recall) -> None:
+        """Set what knows the objects; with shards, nobody knows all of them."""
+        self.recall = recall
 
     def enter(self) -> None:
         """Serve the handlers of this context."""

@@ -168,6 +168,14 @@ class Child:
         """Note that the operator has deleted the child, which the watch will show later."""
         self.is_deleting, self.is_pruned = True, is_pruned
 
+    def expect_return(self) -> None:
+        """Note that the child is wanted again: when it is gone, that is news."""
+        self.is_pruned = False
+
+    def forget_version(self) -> None:
+        """Take the next state as newer, whatever its version."""
+        self.version = None
+
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """
         Learn of which fields the API server has recorded nothing, though they were applied.
@@ -524,7 +532,7 @@ class Shelf(watching.Sink):
         self._unseen = {child.uid: child for child in known}
         if restored:  # from a backup: older states are the present ones
             for child in known:
-                child.version = None
+                child.forget_version()
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._unseen.pop(bodies.get_uid(body), None)

@@ -81,7 +81,7 @@ class Driver(Protocol):
 class Member:
     """An object that is reconciled: why its handlers are called the next time."""
     __slots__ = (
-        '_is_asked', '_is_triggered', 'has_applied', 'host', 'is_edited', 'is_left', 'name')
+        '_has_applied', '_is_asked', '_is_triggered', 'host', 'is_edited', 'is_left', 'name')
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -92,7 +92,7 @@ class Member:
         self._is_triggered = True
         self._is_asked = True
         """Whether the next run is not only because of children."""
-        self.has_applied = False
+        self._has_applied = False
         """Whether the last run has applied any children."""
         self.is_edited = False
         """Whether the object was edited since its handlers succeeded: its changes are wanted."""
@@ -117,6 +117,11 @@ class Member:
     def note_change(self) -> None:
         """Run when the object is processed: it has changed."""
         self._is_triggered = self._is_asked = True
+
+
+    def note_application(self) -> None:
+        """Note that a child is applied."""
+        self._has_applied = True
 
 
 class Hub:
@@ -163,6 +168,10 @@ class Hub:
             for member in dict.fromkeys(itertools.chain.from_iterable(self._members.values())):
                 member.trigger()
 
+    def rely_on(self, is_gone: Callable[[str], bool]) -> None:
+        """Set what says whether it is certain that there is no parent with this uid."""
+        self.is_gone = is_gone
+
     def describe_owner(self, uid: str) -> str:
         """Describe the parent that has a child, as far as it is known."""
         doubt = "" if uid in self._members else (
@@ -197,7 +206,6 @@ class Hub:
 
     def leave(self, member: Member) -> None:
         """Stop to reconcile an object: it is gone, or handled elsewhere."""
-        member.is_left = True
         self.waiting.discard(member)
         for name in member.names:
             left = tuple(other for other in self._members.pop(name, ()) if other is not member)

@@ -114,7 +114,8 @@ class Reconcilers(Member):
             state.is_new for state in self._states.values())
 
     def leave(self) -> None:
-        """Stop: the object is gone."""
+        """Stop: the object is gone, or handled elsewhere."""
+        self.is_left = True
         self._hub.leave(self)
         for handler in self._externals:
             if handler.id in self._notes:
@@ -184,7 +185,7 @@ class Reconcilers(Member):
         self._told_pause = None
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
-        self.has_applied = self.has_written = False
+        self._has_applied = self.has_written = False
         self._observed = conditions.observe(self.host.resource, raw)
         content = _digest(raw)
         self.is_edited = self._reconciled not in (None, content)
@@ -202,8 +203,8 @@ class Reconcilers(Member):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
         finally:
-            self._is_new = self._is_new and not self.has_applied
-        if self.has_applied and not is_asked:
+            self._is_new = self._is_new and not self._has_applied
+        if self._has_applied and not is_asked:
             self._count_repetition()
 
     async def _end(

@@ -139,7 +139,7 @@ class Upkeep:
         """Apply and delete children by a plan. The problems prevent the deletion."""
         known = self.find_known()
         for key in wanted.keys() & known.keys():
-            known[key].is_pruned = False
+            known[key].expect_return()
         steps = planning.plan(wanted, known, prune=self.handler.prune and not self.problems)
         for stage in planning.arrange(steps):
             await tasks.for_each(self._carry_out, stage, limit=MAX_WRITES)
@@ -179,7 +179,7 @@ class Upkeep:
             match step:
                 case planning.Apply(wanted, known):
                     if known is None or not known.is_as(wanted):  # the writes before can teach it
-                        self.member.has_applied = True
+                        self.member.note_application()
                         await self._apply(wanted, known)
                 case planning.Delete(known):
                     with self.hub.store.writing(known.key):

@@ -59,8 +59,7 @@ class Division(coordination.Coordination):
         self.held[shard.grant.shard] = shard
         for distributor in self._distributors.values():
             if self._is_for(distributor, shard):
-                shard.informers.open(*distributor.key, distributor.served)
-                distributor.is_unlisted = True
+                distributor.open_for(shard)
         self.indices.call_when_filled(shard.informers.seal)
         self.woken.set()
 
@@ -96,7 +95,7 @@ class Division(coordination.Coordination):
     ) -> 'Distributor':
         key = resource, namespace
         distributor = self._distributors.setdefault(key, Distributor(self, key, served))
-        distributor.key, distributor.served = key, served  # with other details of the resource
+        distributor.serve(key, served)
         complete = _narrow(served)
         if complete.indexing:
             self.indices.open(resource, namespace, complete)
@@ -165,6 +164,15 @@ class Distributor:
         """How many objects of the first list have come so far; None when the list has ended."""
         self.expected: int | None = None
         """About how many objects the first list has; None if the API server has not said."""
+
+    def serve(self, key: Key, served: registries.ResourceHandlers) -> None:
+        """Switch to other handlers or other details of the resource. A new list must follow."""
+        self.key, self.served = key, served
+
+    def open_for(self, shard: shardworks.Shard) -> None:
+        """Pass objects to the works of this shard from the next list on, which must follow."""
+        shard.informers.open(*self.key, self.served)
+        self.is_unlisted = True
 
     def take_relisting(self, now: float) -> bool:
         """Whether a new list has to be requested now: once each time."""
