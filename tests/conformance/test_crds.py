@@ -193,6 +193,29 @@ def test_embedded_resources_keep_their_metadata(api, things, kinds):
     assert obj['spec']['template'] == {**template, 'metadata': {'name': 'y'}}
 
 
+@pytest.mark.parametrize(('template', 'field', 'message'), [
+    ({'kind': ''}, 'kind', 'Invalid value: "": must not be empty'),
+    ({'kind': 'A b'}, 'kind', 'Invalid value: "A b": may have mixed case, but should otherwise '
+                              'match: a DNS-1035 label must'),
+    ({'apiVersion': 'a/b/c'}, 'apiVersion',
+     'Invalid value: "a/b/c": unexpected GroupVersion string: a/b/c'),
+    ({'metadata': {'namespace': 'a.b'}}, 'metadata.namespace',
+     'Invalid value: "a.b": must not contain dots'),
+    ({'metadata': {'generation': -1}}, 'metadata.generation',
+     'Invalid value: -1: must be greater than or equal to 0'),
+    ({'metadata': {'finalizers': ['/x']}}, 'metadata.finalizers',
+     'Invalid value: "/x": prefix part must be non-empty'),
+    ({'metadata': {'ownerReferences': [{'apiVersion': 'v1', 'kind': 'X', 'name': 'x'}]}},
+     'metadata.ownerReferences.uid', 'Invalid value: "": must not be empty'),
+])
+def test_embedded_resources_are_validated(api, things, kinds, template, field, message):
+    answer = api.post(things, kinds.make('things', 'one', spec={
+        'size': 1, 'template': {'apiVersion': 'v1', 'kind': 'Pod', **template}}))
+    (cause,) = answer['details']['causes']
+    assert cause['field'] == f'spec.template.{field}'
+    assert cause['message'].startswith(message)
+
+
 def test_the_status_of_a_new_object_is_dropped(api, things, kinds):
     obj = api.post(things, kinds.make('things', 'one', spec={'size': 1}, status={'phase': 'x'})).ok
     assert 'status' not in obj

@@ -41,6 +41,8 @@ def pod(api, ns):
     ({'new': {'a': {'b': None}}}, {'map': {'a': 1, 'b': 2}, 'list': [1, 2, 3], 'text': 'x',
                                    'new': {'a': {}}}),
     ({'absent': None}, {'map': {'a': 1, 'b': 2}, 'list': [1, 2, 3], 'text': 'x'}),
+    ({'list': [{'a': None, 'b': [{'c': None}]}, None]},
+     {'map': {'a': 1, 'b': 2}, 'list': [{'b': [{}]}, None], 'text': 'x'}),
 ])
 def test_a_merge_patch_merges_maps_and_replaces_the_rest(api, free, patch, expected):
     assert api.patch(free, {'spec': patch}, MERGE).ok['spec'] == expected
@@ -352,6 +354,43 @@ def test_plain_lists_are_owned_as_a_whole(api, things, kinds):
     api.apply(path, kinds.make('things', 'one', spec={'size': 1, 'items': ['a']}), 'a').ok
     answer = api.apply(path, kinds.make('things', 'one', spec={'items': ['b']}), 'b')
     assert answer.causes == [('FieldManagerConflict', '.spec.items')]
+
+
+@pytest.mark.parametrize('field', ['ports', 'tags', 'labels', 'any', 'template'])
+def test_an_applied_null_leaves_what_others_have_put_there(api, things, kinds, field):
+    path = f'{things}/one'
+    values = {'ports': [{'name': 'a', 'port': 1, 'protocol': 'TCP'}], 'tags': ['a'],
+              'labels': {'a': 'b'}, 'any': {'a': 1}, 'template': {'apiVersion': 'v1', 'kind': 'X'}}
+    api.apply(path, kinds.make('things', 'one', spec={'size': 1, **values}), 'first').ok
+    for spec in {'size': 1, field: None}, None:
+        new = api.apply(path, kinds.make('things', 'one', spec=spec), 'second').ok
+        assert new['spec'] == {'size': 1, 'replicas': 1, 'color': 'red', **values}
+        assert new['metadata']['generation'] == 1
+
+
+@pytest.mark.parametrize('field', ['port', 'tags', 'atomic', 'code'])
+def test_nulls_are_applied_where_there_is_a_type(api, things, kinds, field):
+    answer = api.apply(f'{things}/one', kinds.make('things', 'one', spec={'size': 1, field: None}))
+    assert answer.causes == [('FieldValueTypeInvalid', f'spec.{field}')]
+
+
+def test_nulls_are_dropped_where_there_is_no_type(api, things, kinds):
+    new = api.apply(f'{things}/one', kinds.make('things', 'one', spec={'size': 1, 'any': None})).ok
+    assert 'any' not in new['spec']
+
+
+@pytest.mark.parametrize(('field', 'value', 'status', 'message'), [
+    ('flag', 'x', 500, 'expected boolean, got &{x}'),
+    ('size', True, 500, 'expected numeric (int or float), got bool'),
+    ('size', {}, 500, 'expected numeric (int or float), got map[string]interface {}'),
+    ('code', 5, 500, 'expected string, got &value.valueUnstructured{Value:5}'),
+    ('email', [5], 500, 'expected any scalar, got &{[5]}'),
+    ('email', 5, 422, 'spec.email in body must be of type date-time: "int64"'),
+])
+def test_applied_scalars_have_their_types(api, things, kinds, field, value, status, message):
+    answer = api.apply(f'{things}/one', kinds.make('things', 'one', spec={'size': 1, field: value}))
+    assert answer.status == status
+    assert answer['message'].endswith(message)
 
 
 def test_the_status_is_applied_by_itself(api, things, kinds):

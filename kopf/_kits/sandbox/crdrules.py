@@ -175,13 +175,9 @@ def _check_names(spec: Mapping[str, Any]) -> Causes:
         value = names.get(key) or ''
         if not value:
             yield wordings.required(f'spec.names.{key}')
-        elif key in ('plural', 'singular'):
-            yield from wordings.all_invalid(f'spec.names.{key}', value, naming.check_dns1035(value))
-        else:
-            for problem in naming.check_dns1035(value.lower()):
-                yield wordings.invalid(
-                    f'spec.names.{key}', value,
-                    f"may have mixed case, but should otherwise match: {problem}")
+            continue
+        check = naming.check_dns1035 if key in ('plural', 'singular') else naming.check_kind
+        yield from wordings.all_invalid(f'spec.names.{key}', value, check(value))
     if names.get('kind') and names.get('kind') == names.get('listKind'):
         yield wordings.invalid('spec.names.listKind', names['listKind'],
                              "kind and listKind may not be the same")

@@ -34,9 +34,20 @@ def validate(meta: Meta, kind: kinds.Kind) -> list[statuses.Cause]:
     return [
         *_validate_names(meta, kind),
         *_validate_common(meta),
-        *_validate_finalizers(meta, kind),
+        *_validate_finalizers(meta, 'metadata', is_custom=kind.custom),
         *_validate_managers(meta),
     ]
+
+
+def validate_embedded(meta: Meta, field: str) -> Iterator[statuses.Cause]:
+    """What is wrong with the metadata of a resource in a custom resource; its name can be any."""
+    namespace = meta.get('namespace')
+    if namespace:
+        yield from wordings.all_invalid(
+            f'{field}.namespace', namespace, naming.check_label(namespace))
+    yield from _validate_common(meta, field)
+    yield from _validate_finalizers(meta, field, is_custom=True)
+    yield from _validate_managers(meta, field)
 
 
 def validate_update(new: Meta, old: Meta, kind: kinds.Kind) -> list[statuses.Cause]:
@@ -51,7 +62,7 @@ def validate_update(new: Meta, old: Meta, kind: kinds.Kind) -> list[statuses.Cau
         *_validate_changes(new, old),
         *_validate_common(new),
     ]
-    finalizers = list(_validate_finalizers(new, kind))
+    finalizers = list(_validate_finalizers(new, 'metadata', is_custom=kind.custom))
     return twice + (twice + finalizers if kind.custom else finalizers + twice + finalizers)
 
 
@@ -89,9 +100,6 @@ def _validate_names(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
         yield wordings.required('metadata.name', "name or generateName is required")
     else:
         yield from wordings.all_invalid('metadata.name', name, check_name(name, kind))
-    if meta.get('generation', 0) < 0:
-        yield wordings.invalid(
-            'metadata.generation', meta['generation'], "must be greater than or equal to 0")
 
 
 def _validate_changes(new: Meta, old: Meta) -> Iterator[statuses.Cause]:
@@ -111,21 +119,24 @@ def _validate_changes(new: Meta, old: Meta) -> Iterator[statuses.Cause]:
             yield wordings.immutable(f'metadata.{key}', new.get(key))
 
 
-def _validate_common(meta: Meta) -> Iterator[statuses.Cause]:
-    yield from validate_labels(meta.get('labels') or {}, 'metadata.labels')
-    yield from validate_annotations(meta.get('annotations') or {}, 'metadata.annotations')
-    owners = meta.get('ownerReferences')
-    if owners:
-        yield from _validate_owners(owners)
+def _validate_common(meta: Meta, field: str = 'metadata') -> Iterator[statuses.Cause]:
+    if meta.get('generation', 0) < 0:
+        yield wordings.invalid(
+            f'{field}.generation', meta['generation'], "must be greater than or equal to 0")
+    yield from _validate_labels(meta.get('labels') or {}, f'{field}.labels')
+    yield from _validate_annotations(meta.get('annotations') or {}, f'{field}.annotations')
+    yield from _validate_owners(meta.get('ownerReferences') or [], f'{field}.ownerReferences')
 
 
-def validate_labels(labels: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
+def _validate_labels(labels: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
     for key, value in labels.items():
         yield from wordings.all_invalid(field, key, naming.check_qualified(key))
         yield from wordings.all_invalid(field, value, naming.check_label_value(value))
 
 
-def validate_annotations(annotations: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
+def _validate_annotations(
+        annotations: Mapping[str, str], field: str,
+) -> Iterator[statuses.Cause]:
     for key in annotations:
         yield from wordings.all_invalid(field, key, naming.check_qualified(key.lower()))
     # A character is up to 4 bytes: most annotations need not be encoded to be measured.
@@ -136,8 +147,7 @@ def validate_annotations(annotations: Mapping[str, str], field: str) -> Iterator
             yield wordings.too_long(field, MAX_ANNOTATIONS)
 
 
-def _validate_owners(owners: list[dict[str, Any]]) -> Iterator[statuses.Cause]:
-    field = 'metadata.ownerReferences'
+def _validate_owners(owners: list[dict[str, Any]], field: str) -> Iterator[statuses.Cause]:
     controllers = []
     for owner in owners:
         api_version = owner.get('apiVersion') or ''
@@ -159,15 +169,17 @@ def _validate_owners(owners: list[dict[str, Any]]) -> Iterator[statuses.Cause]:
                     f'Found "true" in references for {controllers[0]} and {controllers[-1]}')
 
 
-def _validate_finalizers(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
-    field = 'metadata.finalizers'
+def _validate_finalizers(
+        meta: Meta, within: str, *, is_custom: bool,
+) -> Iterator[statuses.Cause]:
+    field = f'{within}.finalizers'
     finalizers: Iterable[str] = meta.get('finalizers') or ()
     for name in finalizers:
         yield from wordings.all_invalid(field, name, naming.check_qualified(name))
     if 'orphan' in finalizers and 'foregroundDeletion' in finalizers:
         yield wordings.invalid(
             field, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
-    if not kind.custom:
+    if not is_custom:
         for index, name in enumerate(finalizers):
             if '/' not in name and name not in STANDARD_FINALIZERS:
                 yield wordings.invalid(
@@ -175,7 +187,7 @@ def _validate_finalizers(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Caus
                     "name is neither a standard finalizer name nor is it fully qualified")
 
 
-def _validate_managers(meta: Meta) -> Iterator[statuses.Cause]:
+def _validate_managers(meta: Meta, field: str = 'metadata') -> Iterator[statuses.Cause]:
     for index, entry in enumerate(meta.get('managedFields') or ()):
         if len((entry.get('manager') or '').encode()) > 128:
-            yield wordings.too_long(f'metadata.managedFields[{index}].manager', 128)
+            yield wordings.too_long(f'{field}.managedFields[{index}].manager', 128)

@@ -52,6 +52,12 @@ def check_dns1035(value: str) -> list[str]:
         f"  or 'abc-123', regex used for validation is '{_DNS_1035}')")
 
 
+def check_kind(value: str) -> list[str]:
+    """As that, but for the case: kinds."""
+    return [f"may have mixed case, but should otherwise match: {problem}"
+            for problem in check_dns1035(value.lower())]
+
+
 def check_segment(value: str) -> list[str]:
     """Whatever fits between the slashes of a path: the names of roles."""
     if value in ('.', '..'):

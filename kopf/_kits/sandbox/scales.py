@@ -48,7 +48,5 @@ def _find(obj: Obj, path: str, type: type, name: str) -> tuple[Any, str]:
 
 
 def _mistyped(keys: list[str], value: Any, expected: str) -> str:
-    names = {bool: 'bool', int: 'int64', float: 'float64', str: 'string',
-             list: '[]interface {}', dict: 'map[string]interface {}'}
     return (f".{'.'.join(keys)} accessor error: {wordings.printed(value)} is of the type "
-            f"{names.get(type(value), '<nil>')}, expected {expected}")
+            f"{wordings.go_type(value)}, expected {expected}")

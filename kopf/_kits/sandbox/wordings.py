@@ -78,6 +78,13 @@ def not_decoded(value: Any, where: str, shown: str = '') -> str:
     return f"json: cannot unmarshal {json_type(value)}{shown} into Go {where}"
 
 
+def go_type(value: Any) -> str:
+    """The type of a value, as Go names it."""
+    names = {bool: 'bool', int: 'int64', float: 'float64', str: 'string',
+             list: '[]interface {}', dict: 'map[string]interface {}'}
+    return names.get(type(value), '<nil>')
+
+
 def printed(value: Any) -> str:
     """A value as Go prints it."""
     if isinstance(value, dict):

@@ -12,7 +12,10 @@ def merge(schema: nodes.Schema | None, live: Any, applied: Any) -> Any:
     The live value with what is applied put over it: the parts that are owned apart are merged.
 
     Items that both have go in the order in which they are applied; others keep their places.
+    A null is an empty anything: it adds nothing to what is owned by its parts.
     """
+    if applied is None and ownership.parts(schema, live) is not None:
+        return live
     if isinstance(live, dict) and isinstance(applied, dict):
         if ownership.parts(schema, applied) is None:
             return applied

@@ -8,12 +8,7 @@ from typing import Any
 from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.applying import fieldsets, ownership
 from kopf._kits.sandbox.schemas import nodes, paths
-from kopf._kits.sandbox.wordings import printed
-
-SCALARS = {
-    'string': "string", 'integer': "numeric (int or float)", 'number': "numeric (int or float)",
-    'boolean': "boolean",
-}
+from kopf._kits.sandbox.wordings import go_type, printed
 
 
 def verify(schema: nodes.Schema, applied: statuses.Obj, api_version: str) -> None:
@@ -53,23 +48,23 @@ def _check(schema: nodes.Schema | None, value: Any, path: paths.Path) -> Iterato
         yield from _check_items(schema, value, where)
         for index, item in enumerate(value):
             yield from _check(schema.items, item, (path, index))
-    elif schema.type in SCALARS and not schema.int_or_string and not schema.name:
-        yield from _check_scalar(schema.type, value, where)
+    elif not schema.int_or_string and not schema.name:
+        yield from _check_scalar(schema, value, where)
 
 
-def _check_scalar(type: str, value: Any, where: str) -> Iterator[str]:
-    if isinstance(value, bool):
-        fits, shown = type == 'boolean', "boolean"
-    elif isinstance(value, int | float):
-        fits, shown = type in ('integer', 'number'), "numeric"
-    else:
-        fits, shown = type == 'string' and isinstance(value, str), "string"
-    if not fits:
-        if type in ('string', 'boolean'):
-            shown = f"&value.valueUnstructured{{Value:{printed(value)}}}"
-        elif isinstance(value, dict | list):
-            shown = "map" if isinstance(value, dict) else "list"
-        yield f"{where}: expected {SCALARS[type]}, got {shown}"
+def _check_scalar(schema: nodes.Schema, value: Any, where: str) -> Iterator[str]:
+    is_bool = isinstance(value, bool)
+    match schema.type:
+        case 'integer' | 'number' if is_bool or not isinstance(value, int | float):
+            yield f"{where}: expected numeric (int or float), got {go_type(value)}"
+        case 'boolean' if not is_bool:
+            yield f"{where}: expected boolean, got &{{{printed(value)}}}"
+        case 'string' if schema.raw.get('format') in (None, '', 'byte'):
+            if not isinstance(value, str):
+                yield (f"{where}: expected string, got "
+                       f"&value.valueUnstructured{{Value:{printed(value)}}}")
+        case 'string' if isinstance(value, dict | list):  # others are left to the validation
+            yield f"{where}: expected any scalar, got &{{{printed(value)}}}"
 
 
 def _check_items(schema: nodes.Schema, value: list[Any], where: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ def default(schema: nodes.Schema, obj: statuses.Obj, *, nulls: bool = False) -> 
 
     A null counts as absent where the schema does not allow it: the default replaces it; with no
     default, it is dropped from objects (in lists it stays, for the validation to refuse).
-    With ``nulls``, such nulls stay everywhere: the API does so with what is applied.
+    With ``nulls``, such nulls stay where there is a type: the API does so with what is applied.
     Returns the object itself if nothing was to be changed.
     """
     return _default_dict(schema, obj, nulls)
@@ -38,7 +38,8 @@ def _default_dict(schema: nodes.Schema, value: dict[str, Any], nulls: bool) -> d
         if child is None:
             continue
         if item is None:
-            if not child.nullable and not (nulls and child.default is nodes.NOTHING):
+            is_typed = bool(child.type or child.int_or_string)
+            if not child.nullable and not (nulls and is_typed and child.default is nodes.NOTHING):
                 changes[key] = _make(child, nulls)
         elif isinstance(item, dict | list):
             filled = _default(child, item, nulls)

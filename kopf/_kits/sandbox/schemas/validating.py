@@ -6,7 +6,7 @@ Schemas are compiled to functions, each for one node, when they are first used.
 from collections.abc import Iterator
 from typing import Any
 
-from kopf._kits.sandbox import metadata, statuses, wordings
+from kopf._kits.sandbox import metadata, naming, statuses, wordings
 from kopf._kits.sandbox.schemas import combining, expressions, nodes, paths, values
 from kopf._kits.sandbox.schemas.depths import guarded
 from kopf._kits.sandbox.schemas.findings import Check, Findings
@@ -134,12 +134,19 @@ _NO_OLD: dict[str, Any] = {}
 
 def _check_embedded(value: dict[str, Any], path: paths.Path) -> Iterator[statuses.Cause]:
     for key in ('apiVersion', 'kind'):
-        if not value.get(key):
-            yield wordings.required(paths.render((path, key)))
-    meta = value.get('metadata') or {}
+        field = paths.render((path, key))
+        if value.get(key) == '':
+            yield wordings.invalid(field, '', "must not be empty")
+        elif not value.get(key):
+            yield wordings.required(field)
+    for why in naming.check_kind(value.get('kind') or 'any'):
+        yield wordings.invalid(paths.render((path, 'kind')), value['kind'], why)
+    version = value.get('apiVersion') or ''
+    if version.count('/') > 1:
+        yield wordings.invalid(paths.render((path, 'apiVersion')), version,
+                               f"unexpected GroupVersion string: {version}")
     field = paths.render((path, 'metadata'))
-    yield from metadata.validate_labels(meta.get('labels') or {}, f'{field}.labels')
-    yield from metadata.validate_annotations(meta.get('annotations') or {}, f'{field}.annotations')
+    yield from metadata.validate_embedded(value.get('metadata') or {}, field)
 
 
 def _make_for_lists(schema: nodes.Schema) -> Check:

@@ -26,7 +26,7 @@ OPS = st.lists(st.one_of(
 def without_nulls(value):
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return value
+    return list(map(without_nulls, value)) if isinstance(value, list) else value
 
 
 @given(OBJECTS)
