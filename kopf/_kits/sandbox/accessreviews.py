@@ -119,6 +119,4 @@ def user_info(user: User) -> Obj:
         info['uid'] = user.uid
     if user.groups:
         info['groups'] = list(user.groups)
-    if user.extra:
-        info['extra'] = {key: list(values) for key, values in user.extra.items()}
     return info

@@ -128,7 +128,7 @@ class Admission:
         if not _fulfils(webhook, review['request']):
             return {}
         try:
-            response = await self._call(webhook, review)
+            response = _parsed(await webhook.call(self._cluster, review), review)
         except Unreachable as e:
             if webhook.is_ignored_when_failing:
                 return {}
@@ -138,10 +138,6 @@ class Admission:
         if response.get('allowed') is not True:
             raise _denied(webhook, response.get('status'))
         return response
-
-    async def _call(self, webhook: Webhook, review: Obj) -> Mapping[str, Any]:
-        """Raises `Unreachable` for everything that is no response."""
-        return _parsed(await webhook.call(self._cluster, review), review)
 
 
 def make_review(
@@ -219,6 +215,7 @@ def _fulfils(webhook: Webhook, asked: Obj) -> bool:
 
 
 def _parsed(body: bytes, review: Obj) -> Mapping[str, Any]:
+    """Raises `Unreachable` for everything that is no response."""
     try:
         answer = encoding.decode(body)
     except encoding.DecodingError as e:

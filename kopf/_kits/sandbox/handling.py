@@ -236,7 +236,7 @@ class Handler:
         if answer is None:
             return _not_found()
         return await self._sent(http, target, _answer(
-            answer.body, answer.code, answer.content_type, headers=answer.headers))
+            answer.body, content_type=answer.content_type, headers=answer.headers))
 
 
 def _hang_up(http: web.BaseRequest, *, abruptly: bool = False) -> NoReturn:

@@ -19,7 +19,6 @@ DISCOVERY_GROUP = 'apidiscovery.k8s.io'
 @dataclass(frozen=True, slots=True)
 class Answer:
     body: bytes
-    code: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
 

@@ -2,7 +2,6 @@
 Objects in requests and answers: decoded from bodies, encoded for the store and the wire.
 """
 import copy
-import functools
 import json
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -175,14 +174,10 @@ def conform(kind: Kind, obj: Obj) -> tuple[Obj, list[str]]:
         return {**obj, 'metadata': dict(obj.get('metadata') or {})}, unknown
     metadata, unknown = decoding.decode_metadata(obj.get('metadata'))
     made: Obj = {**obj, 'metadata': dict(metadata)}
-    if _has_embedded(schema):
-        made, more = decoding.decode_embedded(schema, made)
-        unknown += more
+    made, more = decoding.decode_embedded(schema, made)
+    unknown += more
     made, more = pruning.prune(schema, made)
     return {**made, 'metadata': dict(made['metadata'])}, [*unknown, *more]
-
-
-_has_embedded = functools.lru_cache(maxsize=1024)(decoding.has_embedded)
 
 
 def _summary(body: bytes) -> str:

@@ -151,13 +151,9 @@ def _value(type: str, value: int | bytes, depth: int) -> Any:
         case 'int32' | 'int64':
             number = value if isinstance(value, int) else 0
             return number - (1 << 64) if number >= 1 << 63 else number
-        case 'uint32' | 'uint64':
-            return value if isinstance(value, int) else 0
         case 'double':
             number = struct.unpack('<d', _bytes(value))[0]
             return int(number) if float(number).is_integer() else number
-        case 'float':
-            return struct.unpack('<f', _bytes(value))[0]
     return _decode(type, _bytes(value), depth + 1)
 
 

@@ -26,7 +26,6 @@ class User:
     name: str
     groups: tuple[str, ...] = ()
     uid: str = ''
-    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def is_master(self) -> bool:

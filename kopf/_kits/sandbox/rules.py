@@ -3,8 +3,6 @@ The rules of kinds: what an object is made into, and what is wrong with it.
 
 Here the schemas of custom resources and the knowledge of the built-in kinds meet the server.
 """
-import random
-
 from kopf._kits.sandbox import builtins, crdrules, crds, scales, schemas, webhookrules
 from kopf._kits.sandbox import metadata as metadata_rules
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
@@ -19,12 +17,6 @@ SERVICES: Resource = ('', 'services')
 #: How much data config maps and secrets can have, in bytes.
 MAX_DATA = 1024 * 1024
 _PROTECTED = ('default', 'kube-system', 'kube-public')
-
-_rng = random.Random()
-
-
-def new_name(prefix: str) -> str:
-    return metadata_rules.generate_name(prefix, _rng)
 
 
 def complete(kind: Kind, obj: Obj, *, nulls: bool = False) -> Obj:

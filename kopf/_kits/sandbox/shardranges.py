@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kopf._cogs.clients.selections import hash_text
 from kopf._kits.sandbox.statuses import APIError
 
 FIELDS = ('object.metadata.uid', 'object.metadata.namespace')
@@ -30,15 +31,8 @@ class ShardSelector:
                            for start, end in self.ranges)
 
     def matches(self, *, namespace: str, uid: str) -> bool:
-        hashed = fnv1a(uid if self.field == FIELDS[0] else namespace)
+        hashed = hash_text(uid if self.field == FIELDS[0] else namespace)
         return any(start <= hashed < end for start, end in self.ranges)
-
-
-def fnv1a(text: str) -> int:
-    hashed = 0xcbf29ce484222325
-    for byte in text.encode():
-        hashed = ((hashed ^ byte) * 0x100000001b3) % END
-    return hashed
 
 
 def parse(text: str) -> ShardSelector:

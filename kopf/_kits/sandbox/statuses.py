@@ -154,11 +154,9 @@ class MethodNotAllowed(APIError):
     code = 405
     reason = 'MethodNotAllowed'
 
-    def __init__(self, message: str = '', details: Mapping[str, Any] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__(
-            message or "the server does not allow this method on the requested resource",
-            details=details if details is not None else {},
-        )
+            "the server does not allow this method on the requested resource", details={})
 
 
 class NotAcceptable(APIError):

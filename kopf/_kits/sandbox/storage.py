@@ -105,20 +105,13 @@ class Store:
             self, revision: int, resource: Resource, namespace: str = '', after: Key | None = None,
     ) -> Iterator[Entry]:
         """The same as it was at a revision. Raises `TooOld` if that is not known any more."""
-        if revision < self.compacted:
-            raise TooOld
-        undone: dict[Key, Entry | None] = {}
-        for change in reversed(self._changes):
-            if change.revision <= revision:
-                break
-            if change.resource == resource:
-                undone[change.new.key] = change.old
-        entries = {entry.key: entry for entry in self.select(resource)}
-        for key, old in undone.items():
-            if old is None:
-                entries.pop(key, None)
+        undone = self.since(resource, revision)
+        entries = dict(self._tables[resource].entries)
+        for change in reversed(undone):
+            if change.old is None:
+                del entries[change.new.key]
             else:
-                entries[key] = old
+                entries[change.new.key] = change.old
         for key in sorted(entries):
             if (not namespace or key[0] == namespace) and (after is None or key > after):
                 yield entries[key]

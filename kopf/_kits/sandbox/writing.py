@@ -5,6 +5,7 @@ A write is based on the state that was read before. If the object changes in bet
 admission webhooks are called, the whole operation is repeated.
 """
 import copy
+import random
 from collections.abc import Callable
 
 from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules, wordings
@@ -13,6 +14,7 @@ from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.conversions import prepare_write
 from kopf._kits.sandbox.deleting import delete_entry, is_released, parse_deletion, succeeded
 from kopf._kits.sandbox.kinds import get_traits
+from kopf._kits.sandbox.metadata import generate_name
 from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import (
@@ -28,6 +30,7 @@ from kopf._kits.sandbox.statuses import (
 from kopf._kits.sandbox.storage import Entry
 
 ATTEMPTS = 5
+_rng = random.Random()
 
 
 class Writer:
@@ -61,7 +64,7 @@ class Writer:
         metadata['uid'] = cluster.new_uid()
         metadata['creationTimestamp'] = cluster.now()
         if not metadata.get('name') and metadata.get('generateName'):
-            metadata['name'] = rules.new_name(metadata['generateName'])
+            metadata['name'] = generate_name(metadata['generateName'], _rng)
         obj = self._completed(request, obj, None)
         if not request.applies:
             managedfields.track(request, None, obj, cluster.now())

@@ -72,20 +72,6 @@ def intersect(one: FieldSet, two: FieldSet) -> FieldSet:
     return result
 
 
-def without(one: FieldSet, two: FieldSet) -> FieldSet:
-    """The set with neither the members of the other nor anything under them."""
-    result: FieldSet = {}
-    for key, node in one.items():
-        other = two.get(key)
-        if other is None:
-            result[key] = node
-        elif not is_member(other):
-            rest = without(node, other)
-            if rest:
-                result[key] = rest
-    return result
-
-
 def _insides(node: FieldSet) -> FieldSet:
     return {key: value for key, value in node.items() if key != DOT} if DOT in node else node
 

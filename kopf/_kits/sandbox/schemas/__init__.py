@@ -10,7 +10,6 @@ from kopf._kits.sandbox.schemas.decoding import (
     decode,
     decode_embedded,
     decode_metadata,
-    has_embedded,
 )
 from kopf._kits.sandbox.schemas.defaulting import default
 from kopf._kits.sandbox.schemas.definitions import define, schema_of, typed_schema_of
@@ -21,6 +20,5 @@ from kopf._kits.sandbox.schemas.validating import validate
 
 __all__ = [
     'Schema', 'Undecodable', 'decode', 'decode_embedded', 'decode_metadata', 'default', 'define',
-    'has_embedded', 'prune', 'schema_of', 'typed_schema_of', 'validate',
-    'verify_depth',
+    'prune', 'schema_of', 'typed_schema_of', 'validate', 'verify_depth',
 ]

@@ -51,22 +51,17 @@ def decode_embedded(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
     Raises `Undecodable` for a value of a wrong type.
     """
     unknown: list[str] = []
-    return _decode_embedded(schema, obj, None, unknown, False), unknown
-
-
-def has_embedded(schema: nodes.Schema) -> bool:
-    """Whether there are resources embedded anywhere in those of a (non-recursive) schema."""
-    return schema.embedded or any(
-        child is not None and has_embedded(child)
-        for child in (schema.items, schema.additional, *schema.properties.values()))
+    return _decode_embedded(schema, obj, None, unknown), unknown
 
 
 def _decode_embedded(
-        schema: nodes.Schema, value: Any, path: paths.Path, unknown: list[str], here: bool,
+        schema: nodes.Schema, value: Any, path: paths.Path, unknown: list[str],
 ) -> Any:
+    if not schema.with_embedded:
+        return value
     if isinstance(value, dict):
         changes = {}
-        if here:
+        if schema.embedded:
             for key in ('apiVersion', 'kind'):
                 if key in value and not isinstance(value[key], str):
                     problem = wordings.invalid(
@@ -85,11 +80,11 @@ def _decode_embedded(
         for key, item in value.items():
             child = schema.of(key)
             if child is not None and key not in changes:
-                changes[key] = _decode_embedded(child, item, (path, key), unknown, child.embedded)
+                changes[key] = _decode_embedded(child, item, (path, key), unknown)
         if any(value[key] is not item for key, item in changes.items()):
             return {**value, **changes}
     elif isinstance(value, list) and schema.items is not None:
-        items = [_decode_embedded(schema.items, item, (path, index), unknown, schema.items.embedded)
+        items = [_decode_embedded(schema.items, item, (path, index), unknown)
                  for index, item in enumerate(value)]
         if any(new is not old for new, old in zip(items, value, strict=True)):
             return items

@@ -23,9 +23,14 @@ def default(schema: nodes.Schema, obj: statuses.Obj, *, nulls: bool = False) -> 
 def _default(schema: nodes.Schema, value: Any, nulls: bool) -> Any:
     if isinstance(value, dict):
         return _default_dict(schema, value, nulls)
-    if isinstance(value, list) and schema.items is not None:
-        return _default_list(schema.items, value, nulls)
-    return value
+    items = schema.items
+    if not isinstance(value, list) or items is None:
+        return value
+    made = [
+        _default(items, item, nulls) if item is not None else
+        None if items.nullable or items.default is nodes.NOTHING else copy.deepcopy(items.default)
+        for item in value]
+    return made if any(map(operator.is_not, made, value)) else value
 
 
 def _default_dict(schema: nodes.Schema, value: dict[str, Any], nulls: bool) -> dict[str, Any]:
@@ -46,14 +51,6 @@ def _default_dict(schema: nodes.Schema, value: dict[str, Any], nulls: bool) -> d
             if filled is not item:
                 changes[key] = filled
     return nodes.changed(value, changes)
-
-
-def _default_list(items: nodes.Schema, value: list[Any], nulls: bool) -> list[Any]:
-    made = [
-        _default(items, item, nulls) if item is not None else
-        None if items.nullable or items.default is nodes.NOTHING else copy.deepcopy(items.default)
-        for item in value]
-    return made if any(map(operator.is_not, made, value)) else value
 
 
 def _make(schema: nodes.Schema, nulls: bool) -> Any:

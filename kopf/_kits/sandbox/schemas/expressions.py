@@ -54,17 +54,22 @@ def check_rules(
                 yield from check_rules(
                     child, item, known.get(key, nodes.NOTHING), (path, place), is_kept)
     elif isinstance(value, list) and schema.items is not None:
-        keys = schema.map_keys
-        before = {}
-        if schema.list_type == 'map' and isinstance(old, list):
-            before = {_identity(item, keys): item for item in old if isinstance(item, dict)}
-        for index, item in enumerate(value):
-            found = before.get(_identity(item, keys), nodes.NOTHING) if before else nodes.NOTHING
-            yield from check_rules(schema.items, item, found, (path, index), is_kept)
+        for index, (item, known) in enumerate(find_former(schema, value, old)):
+            yield from check_rules(schema.items, item, known, (path, index), is_kept)
 
 
-def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(str(item.get(key)) for key in keys) if isinstance(item, dict) else ()
+def find_former(
+        schema: nodes.Schema, value: list[Any], old: Any,
+) -> Iterator[tuple[Any, Any]]:
+    """The items of a list, and what they were if they can be found by their keys."""
+    def identify(item: Any) -> str:
+        return wordings.shown([item.get(key) for key in schema.map_keys]) \
+            if isinstance(item, dict) else ''
+
+    is_correlated = schema.list_type == 'map' and isinstance(old, list)
+    before = {identify(item): item for item in old} if is_correlated else {}
+    for item in value:
+        yield item, before.get(identify(item), nodes.NOTHING) if before else nodes.NOTHING
 
 
 def _check_rule(

@@ -1,6 +1,7 @@
 """
 Schemas made ready for use: the keywords as attributes, the children as schemas again.
 """
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,23 +18,6 @@ class Schema:
 
     ``name`` is the definition's for nodes of built-in kinds, as in OpenAPI; empty for others.
     """
-    __slots__ = (
-        '_resolve', 'additional', 'atomic', 'default', 'embedded', 'has_additional',
-        'int_or_string', 'items', 'list_type', 'map_keys', 'merge_key', 'name', 'nullable',
-        'preserving', 'properties', 'raw', 'required', 'strategies', 'type', 'validator',
-        'with_defaults', 'with_rules',
-    )
-    properties: Mapping[str, 'Schema']
-    items: 'Schema | None'
-    additional: 'Schema | None'
-    """Of values under arbitrary keys; with `has_additional` but not this, insides are pruned."""
-    with_defaults: bool
-    """Whether there are defaults in this node or anywhere below."""
-    with_rules: bool
-    """Whether there are rules in CEL in this node or anywhere below."""
-    validator: Any
-    """What `validating` compiles of the node, kept with it."""
-
     def __init__(self, raw: Raw, resolve: Resolver | None = None) -> None:
         self._resolve = resolve
         self.name: str = raw.get('$ref', '')
@@ -55,34 +39,46 @@ class Schema:
         self.strategies: tuple[str, ...] = tuple(
             raw.get('x-kubernetes-patch-strategy', '').split(','))
         self.has_additional: bool = raw.get('additionalProperties') not in (None, False)
+        self.validator: Any = None
+        """What `validating` compiles of the node, kept with it."""
 
     def __repr__(self) -> str:
         return f'<Schema {self.name or self.type or "any"}>'
 
-    def __getattr__(self, name: str) -> Any:
-        """Fill in what is not made yet: it is called only for slots with no values."""
-        match name:
-            case 'properties':
-                value: Any = {
-                    key: Schema(raw, self._resolve)
-                    for key, raw in (self.raw.get('properties') or {}).items()
-                }
-            case 'items' | 'additional':
-                raw = self.raw.get('items' if name == 'items' else 'additionalProperties')
-                value = Schema(raw, self._resolve) if isinstance(raw, dict) else None
-            case 'with_defaults':
-                self.with_defaults = True  # for those who ask while it is being found out
-                value = self.default is not NOTHING or any(
-                    child.with_defaults for child in self._children())
-            case 'with_rules':
-                value = bool(self.raw.get('x-kubernetes-validations')) or any(
-                    child.with_rules for child in self._children())
-            case 'validator':
-                value = None
-            case _:
-                raise AttributeError(name)
-        setattr(self, name, value)
-        return value
+    @functools.cached_property
+    def properties(self) -> Mapping[str, 'Schema']:
+        properties = self.raw.get('properties') or {}
+        return {key: Schema(raw, self._resolve) for key, raw in properties.items()}
+
+    @functools.cached_property
+    def items(self) -> 'Schema | None':
+        return self._child('items')
+
+    @functools.cached_property
+    def additional(self) -> 'Schema | None':
+        """Of values under any keys; with `has_additional` but not this, insides are pruned."""
+        return self._child('additionalProperties')
+
+    @functools.cached_property
+    def with_defaults(self) -> bool:
+        """Whether there are defaults in this node or anywhere below."""
+        return self.default is not NOTHING or any(
+            child.with_defaults for child in self._children())
+
+    @functools.cached_property
+    def with_embedded(self) -> bool:
+        """Whether there are embedded resources in this node or anywhere below."""
+        return self.embedded or any(child.with_embedded for child in self._children())
+
+    @functools.cached_property
+    def with_rules(self) -> bool:
+        """Whether there are rules in CEL in this node or anywhere below."""
+        return bool(self.raw.get('x-kubernetes-validations')) or any(
+            child.with_rules for child in self._children())
+
+    def _child(self, key: str) -> 'Schema | None':
+        raw = self.raw.get(key)
+        return Schema(raw, self._resolve) if isinstance(raw, dict) else None
 
     def _children(self) -> Iterator['Schema']:
         yield from (child for child in (self.items, self.additional) if child is not None)

@@ -18,38 +18,28 @@ def prune(schema: nodes.Schema, obj: statuses.Obj) -> tuple[statuses.Obj, list[s
     The metadata is not looked into, neither the object's nor those of embedded resources.
     """
     unknown: list[paths.Path] = []
-    result = _prune_dict(schema, obj, None, unknown, True)
+    result = _prune(schema, obj, None, unknown)
     return result, sorted(map(paths.render, unknown))
 
 
 def _prune(
         schema: nodes.Schema | None, value: Any, path: paths.Path, unknown: list[paths.Path],
 ) -> Any:
-    if isinstance(value, dict):
-        embedded = schema is not None and schema.embedded
-        return _prune_dict(schema, value, path, unknown, embedded)
     if isinstance(value, list):
         items = schema.items if schema is not None else None
         if items is None and schema is not None and schema.preserving:
             return value
         pruned = [_prune(items, item, (path, index), unknown) for index, item in enumerate(value)]
         return pruned if any(map(operator.is_not, pruned, value)) else value
-    return value
-
-
-def _prune_dict(
-        schema: nodes.Schema | None,
-        value: dict[str, Any],
-        path: paths.Path,
-        unknown: list[paths.Path],
-        embedded: bool,
-) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return value
     if schema is None:
         unknown.extend((path, key) for key in value)
         return {} if value else value
+    is_resource = path is None or schema.embedded
     changes: dict[str, Any] = {}
     for key, item in value.items():
-        if embedded and key in RESERVED:
+        if is_resource and key in RESERVED:
             continue
         if key in schema.properties or schema.has_additional:
             if isinstance(item, dict | list):

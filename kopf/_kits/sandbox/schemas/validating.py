@@ -158,10 +158,8 @@ def _make_for_lists(schema: nodes.Schema) -> Check:
 
     def check(value: list[Any], path: paths.Path, old: Any, findings: Findings) -> None:
         if check_item is not None:
-            known = _correlate(old, keys) if is_map and type(old) is list else _NO_OLD
-            for index, item in enumerate(value):
-                before = known.get(_key_of(item, keys), nodes.NOTHING) if known else nodes.NOTHING
-                check_item(item, (path, index), before, findings)
+            for index, (item, known) in enumerate(expressions.find_former(schema, value, old)):
+                check_item(item, (path, index), known, findings)
         if least is not None and len(value) < least:
             field = paths.render(path)
             findings.by_schema.append(wordings.invalid(
@@ -172,16 +170,6 @@ def _make_for_lists(schema: nodes.Schema) -> Check:
             findings.by_rules.extend(_check_duplicates(value, path, keys if is_map else None))
 
     return check
-
-
-def _key_of(item: Any, keys: tuple[str, ...]) -> str:
-    if not isinstance(item, dict):
-        return ''
-    return wordings.shown({key: item[key] for key in sorted(keys) if key in item})
-
-
-def _correlate(old: list[Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {_key_of(item, keys): item for item in old}
 
 
 def _check_duplicates(
