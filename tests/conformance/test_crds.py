@@ -571,23 +571,64 @@ def test_some_of_a_kind_cannot_be_changed(api, make_crd, fresh, path, value, fie
     ({'rule': 'self.size > 1'}, {'size': 1}, 'failed rule: self.size > 1'),
     ({'rule': 'self.size > 1', 'message': 'too small'}, {'size': 1}, 'too small'),
     ({'rule': 'self.size > 1'}, {'size': 2}, None),
+    ({'rule': 'self.size > 1'}, {}, 'no such key: size evaluating rule: self.size > 1'),
+    ({'rule': 'self.size > 1', 'message': 'too small'}, {},
+     'no such key: size evaluating rule: too small'),
+    ({'rule': "self.wait < duration('1m')", 'message': 'too long'}, {'wait': '1h5m'}, 'too long'),
+    ({'rule': "self.wait < duration('1m')"}, {'wait': '0.5s'}, None),
+    ({'rule': 'self.key.size() == 2'}, {'key': 'YWI='}, None),
 ])
 def test_rules_are_checked(api, make_crd, fresh, ns, rule, spec, message):
-    spec_schema = {'type': 'object', 'properties': {'size': {'type': 'integer'}},
-                   'x-kubernetes-validations': [rule]}
-    make_crd('toys', version('v1', {'type': 'object', 'properties': {'spec': spec_schema}}))
-    path, answers = fresh.path('toys', namespace=ns), []
+    make_crd('toys', version('v1', make_ruled(rule)))
+    path = fresh.path('toys', namespace=ns)
+    answer = create_first(api, path, fresh.make('toys', 'one', spec=spec))
+    if message is None:
+        assert answer.ok
+    else:
+        assert answer.causes == [('FieldValueInvalid', 'spec')]
+        value = '"object": ' if message.startswith('no such key') else ''
+        assert answer.messages == [f'Invalid value: {value}{message}']
 
-    def is_created(_):
-        answers.append(api.post(path, fresh.make('toys', 'one', spec=spec)))
+
+def test_rules_about_the_former_state_can_be_for_new_objects_too(api, make_crd, fresh, ns):
+    make_crd('toys', version('v1', make_ruled({
+        'rule': 'oldSelf.hasValue() ? self.size > oldSelf.value().size : self.size == 1',
+        'optionalOldSelf': True, 'message': 'no'})))
+    path = fresh.path('toys', namespace=ns)
+    refused = create_first(api, path, fresh.make('toys', 'one', spec={'size': 2}))
+    assert refused.messages == ['Invalid value: no']
+    api.post(path, fresh.make('toys', 'one', spec={'size': 1})).ok
+    api.patch(f'{path}/one', {'spec': {'size': 2}}).ok
+    assert api.patch(f'{path}/one', {'spec': {'size': 1}}).messages == ['Invalid value: no']
+
+
+def test_rules_of_whole_objects_have_no_field(api, make_crd, fresh, ns):
+    make_crd('toys', version('v1', {'type': 'object', 'x-kubernetes-validations': [
+        {'rule': "self.metadata.name == 'x'", 'message': 'no'}]}))
+    path = fresh.path('toys', namespace=ns)
+    refused = create_first(api, path, fresh.make('toys', 'one'))
+    assert refused.causes == [('FieldValueInvalid', '<nil>')]
+
+
+def make_ruled(rule):
+    """A schema with a rule about the spec."""
+    return {'type': 'object', 'properties': {'spec': {
+        'type': 'object', 'x-kubernetes-validations': [rule],
+        'properties': {
+            'size': {'type': 'integer'}, 'wait': {'type': 'string', 'format': 'duration'},
+            'key': {'type': 'string', 'format': 'byte', 'maxLength': 10}}}}}
+
+
+def create_first(api, path, obj):
+    """Try to create an object of a new kind, as soon as that is served."""
+    answers = []
+
+    def is_answered(_):
+        answers.append(api.post(path, obj))
         return answers[-1].status not in (404, 429)
 
-    api.wait(path, is_created)
-    if message is None:
-        assert answers[-1].ok
-    else:
-        assert answers[-1].causes == [('FieldValueInvalid', 'spec')]
-        assert answers[-1].messages == [f'Invalid value: {message}']
+    api.wait(path, is_answered)
+    return answers[-1]
 
 
 def test_schemas_are_answered_as_they_were_given(api, make_crd, fresh):

@@ -4,8 +4,9 @@ Rules of custom resources in CEL, the Common Expression Language (``x-kubernetes
 The rules need the package ``common-expression-language``. Without the package, all rules count as
 fulfilled, so the sandbox stores objects that a real API would refuse. There are no estimates of
 costs, and no checks of types before the evaluation. Of the functions of Kubernetes, only those for
-lists and strings are available.
+lists and strings are available; rules with others count as fulfilled, too.
 """
+import base64
 import contextlib
 import datetime
 import functools
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import statuses, wordings
-from kopf._kits.sandbox.schemas import nodes, paths
+from kopf._kits.sandbox.schemas import formats, nodes, paths
 
 KEYWORDS = frozenset([
     'true', 'false', 'null', 'in', 'as', 'break', 'const', 'continue', 'else', 'for', 'function',
@@ -76,21 +77,22 @@ def _check_rule(
         rule: Mapping[str, Any], schema: nodes.Schema, value: Any, old: Any, path: paths.Path,
         is_kept: bool,
 ) -> Iterator[statuses.Cause]:
-    text = rule['rule']
-    variables = {'self': _convert(schema, value)}
-    if re.search(r'\boldSelf\b', text):
-        if old is nodes.NOTHING:
-            return
-        variables['oldSelf'] = _convert(schema, old)
-    elif is_kept:
+    text, is_optional = rule['rule'], rule.get('optionalOldSelf')
+    is_transition = re.search(r'\boldSelf\b', text) is not None
+    if is_kept if not is_transition else old is nodes.NOTHING and not is_optional:
         return
-    field = paths.render(path)
+    variables = {'self': _convert(schema, value)}
+    field = paths.render(path) or '<nil>'
     try:
+        if is_transition:
+            variables['oldSelf'] = _convert_former(schema, old, is_optional)
         kept = evaluate(text, variables)
     except Unavailable:
         return
     except Exception as e:  # whatever the library makes of it
-        yield wordings.invalid(field, schema.type or 'object', f"{e} evaluating rule: {text}")
+        why = f"no such key: {e.args[0]}" if isinstance(e, KeyError) else str(e)
+        yield wordings.invalid(field, schema.type or 'object',
+                               f"{why} evaluating rule: {rule.get('message') or text}")
         return
     if kept is True:
         return
@@ -137,7 +139,7 @@ def check_syntax(rule: Mapping[str, Any], field: str) -> Iterator[statuses.Cause
 
 
 class Unavailable(Exception):
-    """There is nothing to evaluate CEL with."""
+    """There is nothing to evaluate CEL with, or a function is absent."""
 
 
 def _load() -> Any:
@@ -157,11 +159,24 @@ def evaluate(text: str, variables: Mapping[str, Any]) -> Any:
     The value of an expression. Raises `Unavailable`, or whatever the library does on errors.
     """
     program = _compile(text)
-    return program.execute(_load().Context(variables=dict(variables), functions=dict(_FUNCTIONS)))
+    try:
+        return program.execute(
+            _load().Context(variables=dict(variables), functions=dict(_FUNCTIONS)))
+    except RuntimeError as e:
+        if str(e).startswith("Undefined variable or function"):
+            raise Unavailable from None
+        raise
+
+
+def _convert_former(schema: nodes.Schema, value: Any, is_optional: bool | None) -> Any:
+    if not is_optional:
+        return _convert(schema, value)
+    optional = _load().OptionalValue
+    return optional.none() if value is nodes.NOTHING else optional.of(_convert(schema, value))
 
 
 def _convert(schema: nodes.Schema | None, value: Any) -> Any:
-    """A value as expressions see it: fields of odd names under others, times as times."""
+    """A value as expressions see it: fields of odd names under others, times as times, etc."""
     if schema is None:
         return value
     if isinstance(value, dict):
@@ -171,10 +186,17 @@ def _convert(schema: nodes.Schema | None, value: Any) -> Any:
         }
     if isinstance(value, list):
         return [_convert(schema.items, item) for item in value]
-    if isinstance(value, str) and schema.raw.get('format') in ('date-time', 'date'):
-        with contextlib.suppress(ValueError):
-            moment = datetime.datetime.fromisoformat(value)
-            return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    if not isinstance(value, str):
+        return value
+    with contextlib.suppress(ValueError):
+        match schema.raw.get('format'):
+            case 'date-time' | 'date':
+                moment = datetime.datetime.fromisoformat(value)
+                return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+            case 'duration':
+                return formats.parse_duration(value)
+            case 'byte':
+                return base64.b64decode(value)
     return value
 
 

@@ -10,8 +10,10 @@ from kopf._kits.sandbox import naming
 
 _TIME = re.compile(r'([0-9]{2}):([0-9]{2}):([0-9]{2})(\.[0-9]+)?(z|[+-][0-9]{2}:[0-9]{2})')
 _GO_DURATION = re.compile(r'[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)')
-_UNITS = (('ns', 'nano'), ('us', 'µs', 'micro'), ('ms', 'milli'), ('s', 'sec'), ('m', 'min'),
-          ('h', 'hr', 'hour'), ('d', 'day'), ('w', 'week'))
+_UNITS = {('ns', 'nano'): 1e-9, ('us', 'µs', 'μs', 'micro'): 1e-6, ('ms', 'milli'): 1e-3,
+          ('s', 'sec'): 1, ('m', 'min'): 60, ('h', 'hr', 'hour'): 3600, ('d', 'day'): 86400,
+          ('w', 'week'): 604800}
+"""Units of durations, in seconds."""
 _CREDIT_CARD = re.compile(
     r'(?:4[0-9]{12}(?:[0-9]{3})?|5[1-5][0-9]{14}|6(?:011|5[0-9][0-9])[0-9]{12}|3[47][0-9]{13}'
     r'|3(?:0[0-5]|[68][0-9])[0-9]{11}|(?:2131|1800|35\d{3})\d{11})')
@@ -37,10 +39,19 @@ def _is_datetime(value: str) -> bool:
 def _is_duration(value: str) -> bool:
     if _GO_DURATION.fullmatch(value):
         return True
-    return any(
-        unit.lower() in names or unit.startswith(names[-1])
-        for unit in re.findall(r'\d+\s*([A-Za-zµ]+)', value) for names in _UNITS
-    )
+    return any(_find_unit(unit) for unit in re.findall(r'\d+\s*([A-Za-zµ]+)', value))
+
+
+def _find_unit(unit: str) -> float:
+    return next((seconds for names, seconds in _UNITS.items()
+                 if unit.lower() in names or unit.startswith(names[-1])), 0)
+
+
+def parse_duration(value: str) -> datetime.timedelta:
+    """The duration that a text of the format means, as ``1h30m`` or ``2 days``."""
+    parts = re.findall(r'(\d+\.?\d*|\.\d+)\s*([A-Za-zµμ]+)', value)
+    seconds = sum(float(number) * _find_unit(unit) for number, unit in parts)
+    return datetime.timedelta(seconds=-seconds if value.startswith('-') else seconds)
 
 
 def _is_ip(value: str, version: int) -> bool:

@@ -44,6 +44,12 @@ def test_functions_of_kubernetes_are_known(text, value, cel):
     assert expressions.evaluate(text, {'self': {'l': [1, 2, 3], 's': 'A-B'}}) == value
 
 
+def test_rules_with_unknown_functions_are_not_checked(cel):
+    rule = {'rule': "quantity(self).isLessThan(quantity('1Gi'))"}
+    schema = nodes.Schema({'type': 'string', 'x-kubernetes-validations': [rule]})
+    assert not schemas.validate(schema, '2Gi')
+
+
 def test_rules_are_not_checked_without_the_library(monkeypatch):
     monkeypatch.setitem(sys.modules, 'cel', None)
     expressions._compile.cache_clear()
