@@ -132,6 +132,84 @@ def test_a_broken_patch_is_an_error_of_the_server(api, hook, register, cms):
     assert api.post(cms, make('one')).error == (500, 'InternalError')
 
 
+@pytest.mark.parametrize(('response', 'why'), [
+    ({'allowed': 'yes'}, 'failed to call webhook: json: cannot unmarshal string into Go struct '
+                         'field AdmissionResponse.response.allowed of type bool'),
+    ({'allowed': True, 'warnings': 'x'}, 'failed to call webhook: json: cannot unmarshal string '
+     'into Go struct field AdmissionResponse.response.warnings of type []string'),
+    ({'allowed': False, 'status': {'code': '403'}}, 'failed to call webhook: json: cannot '
+     'unmarshal string into Go struct field Status.response.status.code of type int32'),
+    ({'allowed': True, 'uid': 'x'}, 'received invalid webhook response: expected response.uid='),
+    (hooks.patch({'op': 'add', 'path': '/data', 'value': {}}),
+     'received invalid webhook response: validating webhook may not return response.patch'),
+])
+def test_answers_that_are_none_refuse_everything(api, hook, register, cms, response, why):
+    register()
+    hook.answer = lambda _: response
+    answer = api.post(cms, make('one'))
+    assert answer.error == (500, 'InternalError')
+    assert answer['message'].startswith(
+        f'Internal error occurred: failed calling webhook "hook.conformance.test": {why}')
+
+
+@pytest.mark.parametrize(('response', 'why'), [
+    ({'patch': 'W10='}, 'received invalid webhook response: webhook returned response.patch but '
+                        'not response.patchType'),
+    ({'patchType': 'JSONPatch'}, 'received invalid webhook response: webhook returned '
+                                 'response.patchType but not response.patch'),
+    ({'patchType': 'JSONPatch', 'patch': 'eHh4'}, 'received undecodable patch in webhook response'),
+])
+def test_patches_that_are_none_refuse_everything(api, hook, register, cms, response, why):
+    register('mutating')
+    hook.answer = lambda _: {'allowed': True, **response}
+    answer = api.post(cms, make('one'))
+    assert answer.error == (500, 'InternalError')
+    assert answer['message'].startswith(
+        f'Internal error occurred: failed calling webhook "hook.conformance.test": {why}')
+
+
+def test_a_mutating_hook_cannot_change_what_is_deleted(api, hook, register, cms):
+    api.post(cms, make('one', data={'a': 'b'})).ok
+    register('mutating', rules=[{'apiGroups': [''], 'apiVersions': ['v1'],
+                                 'operations': ['DELETE'], 'resources': ['configmaps']}])
+    hook.answer = lambda _: hooks.patch({'op': 'remove', 'path': '/data'})
+    answer = api.delete(f'{cms}/one')
+    assert answer.error == (500, 'InternalError')
+    assert answer['message'].endswith(
+        'attempted to modify the object, which is not supported for this operation')
+    assert api.get(f'{cms}/one').ok
+
+
+def test_a_mutating_hook_cannot_move_the_object(api, hook, register, cms):
+    register('mutating')
+    hook.answer = lambda _: hooks.patch(
+        {'op': 'replace', 'path': '/metadata/namespace', 'value': 'default'})
+    assert api.post(cms, make('one')).error == (400, 'BadRequest')
+
+
+def test_a_mutating_hook_changes_only_what_a_client_could(api, hook, register, things, kinds):
+    register('mutating', rules=[{'apiGroups': [kinds.group, ''], 'apiVersions': ['*'],
+                                 'operations': ['*'], 'resources': ['things', 'configmaps']}])
+    hook.answer = lambda _: hooks.patch(
+        {'op': 'add', 'path': '/status', 'value': {'phase': 'x'}},
+        {'op': 'replace', 'path': '/metadata/generation', 'value': 50})
+    made = api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    assert 'status' not in made
+    assert made['metadata']['generation'] == 1
+    hook.answer = lambda _: hooks.patch({'op': 'replace', 'path': '/kind', 'value': 'Other'})
+    assert api.post(things, kinds.make('things', 'two', spec={'size': 1})).causes == [
+        ('FieldValueInvalid', 'kind')]
+
+
+def test_an_object_in_deletion_cannot_be_created_again(api, cms):
+    api.post(cms, make('one', metadata={'finalizers': ['conformance.test/x']})).ok
+    api.delete(f'{cms}/one').ok
+    answer = api.post(cms, make('one'))
+    api.patch(f'{cms}/one', {'metadata': {'finalizers': None}}).ok
+    assert answer.error == (409, 'AlreadyExists')
+    assert answer['message'] == 'object is being deleted: configmaps "one" already exists'
+
+
 def test_a_hook_that_is_away_refuses_everything(api, hook, register, cms):
     register(failurePolicy='Fail')
     hook.answer = lambda _: {'allowed': True, 'uid': 'another'}

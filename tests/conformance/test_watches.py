@@ -152,6 +152,14 @@ def test_initial_events_are_ended_by_a_bookmark(api, cms):
     assert int(meta['resourceVersion']) >= int(events[-1]['object']['metadata']['resourceVersion'])
 
 
+def test_initial_events_cannot_be_of_a_version_to_come(api, cms, now):
+    with api.watch(cms, sendInitialEvents='true', resourceVersionMatch='NotOlderThan',
+                   resourceVersion=str(int(now) + 1_000_000)) as watch:
+        (event,) = watch.take(1)
+    assert (event['type'], event['object']['code']) == ('ERROR', 504)
+    assert 'Too large resource version' in event['object']['message']
+
+
 def test_no_initial_events_are_sent_where_not_wanted(api, cms, kinds):
     api.post(cms, make('one')).ok
     with api.watch(cms, sendInitialEvents='false', allowWatchBookmarks='true',

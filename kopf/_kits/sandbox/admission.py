@@ -6,18 +6,17 @@ such conditions are always called.
 """
 import asyncio
 import base64
-import binascii
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from kopf._kits.sandbox import conversions, encoding, objects, patching, scaling, schemas
+from kopf._kits.sandbox import conversions, encoding, objects, patching, scaling, wordings
 from kopf._kits.sandbox.accessreviews import user_info
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.schemas import expressions
-from kopf._kits.sandbox.statuses import APIError, BadRequest, InternalError, Obj
+from kopf._kits.sandbox.schemas import decoding, definitions, expressions
+from kopf._kits.sandbox.statuses import APIError, BadRequest, InternalError, Invalid, Obj
 from kopf._kits.sandbox.webhookcalls import (
     GROUP,
     MUTATING,
@@ -28,6 +27,7 @@ from kopf._kits.sandbox.webhookcalls import (
 )
 
 API_VERSION = 'admission.k8s.io/v1'
+REVIEW = 'io.k8s.api.admission.v1.AdmissionReview'
 _OPTIONS = {'CREATE': 'CreateOptions', 'UPDATE': 'UpdateOptions', 'DELETE': 'DeleteOptions'}
 
 
@@ -90,21 +90,29 @@ class Admission:
             self, webhook: Webhook, kind: Kind, request: Request, operation: str,
             obj: Obj | None, old: Obj | None,
     ) -> Obj | None:
-        response = await self._ask(webhook, kind, request, operation, obj, old)
+        response = await self._ask(webhook, kind, request, operation, obj, old, is_mutating=True)
         patch = response.get('patch')
-        if not patch or obj is None:
+        if not patch:
             return obj
+        if obj is None:
+            raise InternalError(f'admission webhook "{webhook.name}" attempted to modify the '
+                                "object, which is not supported for this operation")
+        shown = objects.converted(kind, obj)
         try:
-            ops = encoding.decode(base64.b64decode(patch, validate=True))
-            shown = objects.converted(kind, obj)
+            ops = encoding.decode(base64.b64decode(patch))
             made = patching.apply_json_patch(shown, ops)
             if not isinstance(made, dict):
                 raise BadRequest("the patch makes no object")
             made, _ = objects.conform(kind, made)
-        except (binascii.Error, encoding.DecodingError, schemas.Undecodable) as e:
-            raise InternalError(f'webhook "{webhook.name}" has sent no proper patch: {e}') from None
+        except (encoding.DecodingError, decoding.Undecodable) as e:
+            raise InternalError(f'failed calling webhook "{webhook.name}": received undecodable '
+                                f'patch in webhook response: {e}') from None
         except APIError as e:
             raise InternalError(e.message) from None
+        if kind.custom and made.get('kind') != kind.kind:
+            name = str(made.get('kind') or '')
+            raise Invalid.on(kind.group, name, made['metadata'].get('name', ''), [
+                wordings.invalid('kind', name, f"must be {kind.kind}")])
         if made == shown:
             return obj
         await conversions.prepare(self._cluster, request.kind, made)
@@ -112,7 +120,7 @@ class Admission:
 
     async def _ask(
             self, webhook: Webhook, kind: Kind, request: Request, operation: str,
-            obj: Obj | None, old: Obj | None,
+            obj: Obj | None, old: Obj | None, *, is_mutating: bool = False,
     ) -> Mapping[str, Any]:
         """
         Get the response of the webhook; empty if it does not want this object, or if it has failed
@@ -128,15 +136,15 @@ class Admission:
         if not _fulfils(webhook, review['request']):
             return {}
         try:
-            response = _parsed(await webhook.call(self._cluster, review), review)
+            body = await webhook.call(self._cluster, review)
+            response = _parsed(body, review['request']['uid'], is_mutating=is_mutating)
         except Unreachable as e:
             if webhook.is_ignored_when_failing:
                 return {}
             raise InternalError(f'failed calling webhook "{webhook.name}": {e}') from None
-        warnings = response.get('warnings')
-        request.warnings.extend(map(str, warnings if isinstance(warnings, list) else ()))
-        if response.get('allowed') is not True:
-            raise _denied(webhook, response.get('status'))
+        request.warnings.extend(response.get('warnings') or ())
+        if not response.get('allowed'):
+            raise _denied(webhook, response.get('status') or {})
         return response
 
 
@@ -214,36 +222,46 @@ def _fulfils(webhook: Webhook, asked: Obj) -> bool:
     return True
 
 
-def _parsed(body: bytes, review: Obj) -> Mapping[str, Any]:
+def _parsed(body: bytes, uid: str, *, is_mutating: bool) -> Mapping[str, Any]:
     """Raises `Unreachable` for everything that is no response."""
     try:
-        answer = encoding.decode(body)
-    except encoding.DecodingError as e:
-        raise Unreachable(f"couldn't get version/kind; json parse error: {e}") from None
-    answer = answer if isinstance(answer, dict) else {}
-    if (answer.get('kind'), answer.get('apiVersion')) != ('AdmissionReview', API_VERSION):
-        raise Unreachable("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, "
-                          f"got {answer.get('apiVersion')}, Kind={answer.get('kind')}")
-    response = answer.get('response')
-    if not isinstance(response, dict):
-        raise Unreachable("webhook response was absent")
-    if response.get('uid') != review['request']['uid']:
-        raise Unreachable(f'expected response.uid="{review["request"]["uid"]}", '
-                          f'got "{response.get("uid") or ""}"')
-    if response.get('patch') and response.get('patchType') != 'JSONPatch':
-        raise Unreachable(f'webhook returned response.patch with invalid response.patchType '
-                          f'"{response.get("patchType") or ""}", expected "JSONPatch"')
+        answer, _ = decoding.decode(
+            definitions.define(REVIEW), objects.decode_dict(body, 'application/json'))
+    except (encoding.DecodingError, decoding.Undecodable) as e:
+        raise Unreachable(f"failed to call webhook: {e}") from None
+    why = _find_fault(answer, uid, is_mutating)
+    if why is not None:
+        raise Unreachable(f"received invalid webhook response: {why}")
+    response: Mapping[str, Any] = answer['response']
     return response
 
 
-def _denied(webhook: Webhook, status: Any) -> APIError:
-    status = status if isinstance(status, dict) else {}
+def _find_fault(answer: Obj, uid: str, is_mutating: bool) -> str | None:
+    api_version, kind = answer.get('apiVersion') or '/', answer.get('kind') or ''
+    if (api_version, kind) != (API_VERSION, 'AdmissionReview'):
+        return ("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, "
+                f"got {api_version}, Kind={kind}")
+    response = answer.get('response')
+    if response is None:
+        return "webhook response was absent"
+    if response.get('uid') != uid:
+        return f'expected response.uid="{uid}", got "{response.get("uid") or ""}"'
+    parts = [f'response.{key}' for key in ('patch', 'patchType') if response.get(key)]
+    if parts and not is_mutating:
+        return f"validating webhook may not return {parts[0]}"
+    if len(parts) == 1:
+        (other,) = {'response.patch', 'response.patchType'} - {*parts}
+        return f"webhook returned {parts[0]} but not {other}"
+    if parts and response['patchType'] != 'JSONPatch':
+        return f'unsupported patch type "{response["patchType"]}"'
+    return None
+
+
+def _denied(webhook: Webhook, status: Obj) -> APIError:
     text = f'admission webhook "{webhook.name}" denied the request'
     why = status.get('message') or status.get('reason')
-    code = status.get('code')
-    code = code if isinstance(code, int) and 400 <= code <= 599 else 400
-    details = status.get('details')
+    code = status.get('code', 0)
     return APIError(
         f"{text}: {why}" if why else f"{text} without explanation",
-        code=code, reason=str(status.get('reason') or ''),
-        details=details if isinstance(details, dict) else None)
+        code=code if 400 <= code <= 599 else 400, reason=status.get('reason') or '',
+        details=status.get('details'))

@@ -171,9 +171,12 @@ class AlreadyExists(APIError):
     code = 409
     reason = 'AlreadyExists'
 
-    def __init__(self, group: str, plural: str, name: str) -> None:
+    def __init__(
+            self, group: str, plural: str, name: str, *, is_being_deleted: bool = False,
+    ) -> None:
+        prefix = "object is being deleted: " if is_being_deleted else ""
         super().__init__(
-            f'{qualified(group, plural)} "{name}" already exists',
+            f'{prefix}{qualified(group, plural)} "{name}" already exists',
             details=described(name, group, plural),
         )
 

@@ -147,6 +147,9 @@ class Watch:
         if self._request.option('sendInitialEvents') and not self._initial:
             return []
         reach = self._reach()
+        if self._since is not None and self._since > reach:
+            self.end(reading.too_large(self._since, reach))
+            return []
         is_behind = reach < store.revision
         entries = (store.select_at(reach, resource, self._request.namespace) if is_behind else
                    store.select(resource, self._request.namespace))

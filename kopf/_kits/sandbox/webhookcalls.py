@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from kopf._kits.sandbox import encoding, selecting
+from kopf._kits.sandbox import encoding, selecting, wordings
 from kopf._kits.sandbox.cluster import NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.requests import Request
@@ -120,9 +120,9 @@ class Webhook:
         except (aiohttp.ClientError, ValueError, OSError) as e:
             raise Unreachable(f"{failed}{e}") from None
         if answer.status >= 400:
-            text = body[:1000].decode('utf-8', 'replace')
-            raise Unreachable(f"failed to call webhook: an error on the server ({text!r}) has "
-                              f"prevented the request from succeeding ({answer.status})")
+            text = wordings.shown(body[:1000].decode('utf-8', 'replace'))
+            raise Unreachable(f"failed to call webhook: an error on the server ({text}) has "
+                              "prevented the request from succeeding")
         return body
 
     @functools.cached_property

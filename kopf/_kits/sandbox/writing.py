@@ -73,8 +73,11 @@ class Writer:
         if self.admission.concerns(request, 'CREATE'):  # that took some time
             self._check_namespace(request, metadata.get('name', ''))
         key = (request.namespace, obj['metadata']['name'])
-        if cluster.store.get(stored_resource(kind), key) is not None:
-            raise AlreadyExists(kind.group, kind.plural, key[1])
+        present = cluster.store.get(stored_resource(kind), key)
+        if present is not None:
+            raise AlreadyExists(
+                kind.group, kind.plural, key[1],
+                is_being_deleted='deletionTimestamp' in present.decode()['metadata'])
         if request.dry_run:
             return obj
         return cluster.put(kind, obj)
@@ -138,7 +141,10 @@ class Writer:
         operation = 'UPDATE' if old is not None else 'CREATE'
         changed = await self.admission.mutate(request, operation, new, old)
         if changed is not None and changed is not new:
+            self._place(request, changed)
             new = self._completed(request, changed, old)
+            if old is None:
+                new = rules.prepare_creation(self._cluster, request.kind, new)
         rules.validate(request.kind, new, old, request.subresource)
         request.warnings.extend(rules.warn(request.kind, new, old))
         await self.admission.validate(request, operation, new, old)
