@@ -25,9 +25,9 @@ class Reviews:
         self._cluster = cluster
         self._access = access
         self._answers: Mapping[Resource, Callable[[Request, Obj], Obj]] = {
-            (AUTHORIZATION, 'selfsubjectaccessreviews'): self._self_access,
-            (AUTHORIZATION, 'subjectaccessreviews'): self._access_of,
-            (AUTHORIZATION, 'localsubjectaccessreviews'): self._access_of,
+            (AUTHORIZATION, 'selfsubjectaccessreviews'): self._allowed,
+            (AUTHORIZATION, 'subjectaccessreviews'): self._allowed,
+            (AUTHORIZATION, 'localsubjectaccessreviews'): self._allowed,
             (AUTHORIZATION, 'selfsubjectrulesreviews'): self._rules,
             (AUTHENTICATION, 'selfsubjectreviews'): self._self,
             (AUTHENTICATION, 'tokenreviews'): self._token,
@@ -48,14 +48,9 @@ class Reviews:
             'kind': request.kind.kind, 'apiVersion': request.kind.api_version, **obj,
             'status': status})
 
-    def _self_access(self, request: Request, spec: Obj) -> Obj:
-        return self._allowed(request.user, spec, request)
-
-    def _access_of(self, request: Request, spec: Obj) -> Obj:
-        user = User(str(spec.get('user') or ''), tuple(spec.get('groups') or ()))
-        return self._allowed(user, spec, request)
-
-    def _allowed(self, user: User, spec: Obj, request: Request) -> Obj:
+    def _allowed(self, request: Request, spec: Obj) -> Obj:
+        user = request.user if request.kind.plural.startswith('self') else User(
+            str(spec.get('user') or ''), tuple(spec.get('groups') or ()))
         asked = spec.get('resourceAttributes') or spec.get('nonResourceAttributes')
         if asked is None:
             raise Invalid.on(request.kind.group, request.kind.kind, '', [wordings.invalid(

@@ -17,7 +17,6 @@ from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import APIError, BadRequest, NotFound, Obj
-from kopf._kits.sandbox.writing import Writer
 
 PATCHES = {'merge': MERGE_PATCH, 'json': JSON_PATCH, 'strategic': STRATEGIC_PATCH,
            'apply': APPLY_PATCH}
@@ -35,11 +34,10 @@ class Direct:
     """
 
     def __init__(
-            self, cluster: Cluster, writer: Writer,
+            self, cluster: Cluster,
             dispatch: Callable[[Request], Coroutine[Any, Any, tuple[int, bytes]]],
     ) -> None:
         self._cluster = cluster
-        self._writer = writer
         self._dispatch = dispatch
 
     async def get(

@@ -118,12 +118,21 @@ def _unfold(text: str) -> str:
 def duplicates(raw: bytes) -> list[str]:
     """Paths of the keys that an object has twice, e.g. ``data.a``; for JSON known to be good."""
     class Pairs(list[tuple[str, Any]]):
-        pass
+        """An object with such keys."""
+
+    found: list[Pairs] = []
+
+    def keep(pairs: list[tuple[str, Any]]) -> Any:
+        made = dict(pairs)
+        if len(made) == len(pairs):
+            return made
+        found.append(Pairs(pairs))
+        return found[-1]
 
     def walk(value: Any, path: str) -> Iterable[str]:
-        if isinstance(value, Pairs):
+        if isinstance(value, Pairs | dict):
             seen: set[str] = set()
-            for key, nested in value:
+            for key, nested in value.items() if isinstance(value, dict) else value:
                 where = f'{path}.{key}' if path else key
                 if key in seen:
                     yield where
@@ -133,22 +142,8 @@ def duplicates(raw: bytes) -> list[str]:
             for index, nested in enumerate(value):
                 yield from walk(nested, f'{path}[{index}]')
 
-    text = _fold(raw.decode(), lambda inner: inner)
-    return list(dict.fromkeys(walk(json.loads(text, object_pairs_hook=Pairs), '')))
-
-
-def has_duplicates(raw: bytes) -> bool:
-    found = False
-
-    def hook(pairs: list[tuple[str, Any]]) -> Obj:
-        nonlocal found
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            found = True
-        return made
-
-    json.loads(_fold(raw.decode(), lambda inner: inner), object_pairs_hook=hook)
-    return found
+    root = json.loads(_fold(raw.decode(), lambda inner: inner), object_pairs_hook=keep)
+    return list(dict.fromkeys(walk(root, ''))) if found else []
 
 
 def _parse_float(text: str) -> float | int:

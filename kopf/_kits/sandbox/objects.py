@@ -104,7 +104,7 @@ def decode_object(request: Request, kinds: Kinds) -> Obj:
     except encoding.DecodingError as e:
         raise unrecognized(str(e)) from None
     are_told = request.option('fieldValidation') != 'Ignore' and media_type == MEDIA_TYPES[0]
-    doubled = encoding.duplicates(body) if are_told and encoding.has_duplicates(body) else []
+    doubled = encoding.duplicates(body) if are_told else []
     return accept(request, kinds, obj, unrecognized, unhandled, body=body, doubled=doubled)
 
 

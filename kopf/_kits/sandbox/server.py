@@ -71,7 +71,7 @@ class Sandbox(Direct):
         writer = Writer(cluster, Admission(cluster))
         self._access = Access(cluster, tls=tls)
         self._dispatcher = Dispatcher(cluster, writer, self._access)
-        super().__init__(cluster, writer, self._dispatcher.dispatch)
+        super().__init__(cluster, self._dispatcher.dispatch)
         self._watches = Watches()
         self._definitions = Definitions(cluster, self._watches)
         self._collector = Collector(cluster, writer)
