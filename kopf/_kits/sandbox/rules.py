@@ -3,7 +3,7 @@ The rules of kinds: what an object is made into, and what is wrong with it.
 
 Here the schemas of custom resources and the knowledge of the built-in kinds meet the server.
 """
-from kopf._kits.sandbox import builtins, crdrules, crds, scales, schemas, webhookrules
+from kopf._kits.sandbox import builtins, crdrules, crds, scales, schemas
 from kopf._kits.sandbox import metadata as metadata_rules
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
@@ -104,9 +104,6 @@ def validate(kind: Kind, new: Obj, old: Obj | None, subresource: str = '') -> No
     elif not subresource:
         causes += builtins.validate(kind, new)
         causes += _check_size(kind, new)
-        if kind.plural in ('mutatingwebhookconfigurations', 'validatingwebhookconfigurations'):
-            known = {cause.field for cause in causes}
-            causes += [cause for cause in webhookrules.validate(new) if cause.field not in known]
         if old is not None:
             causes += builtins.validate_update(kind, new, old)
     if causes:

@@ -13,22 +13,19 @@ SIDE_EFFECTS = ('None', 'NoneOnDryRun')
 MAX_TIMEOUT = 30  # seconds
 
 
-def validate(config: Obj) -> list[Cause]:
+def validate(config: Obj) -> Iterator[Cause]:
     """All findings, in the order of the webhooks."""
-    found: list[Cause] = []
     names: set[str] = set()
     for index, webhook in enumerate(config.get('webhooks') or ()):
         field = f'webhooks[{index}]'
-        found.extend(_check_name(webhook.get('name') or '', f'{field}.name', names))
-        found.extend(_check_versions(webhook, f'{field}.admissionReviewVersions'))
-        found.extend(_check_effects(webhook, f'{field}.sideEffects'))
+        yield from _check_name(webhook.get('name') or '', f'{field}.name', names)
+        yield from _check_versions(webhook, f'{field}.admissionReviewVersions')
+        yield from _check_effects(webhook.get('sideEffects'), f'{field}.sideEffects')
         timeout = webhook.get('timeoutSeconds')
         if timeout is not None and not 1 <= timeout <= MAX_TIMEOUT:
-            found.append(wordings.invalid(
-                f'{field}.timeoutSeconds', timeout,
-                "the timeout value must be between 1 and 30 seconds"))
-        found.extend(_check_client(webhook.get('clientConfig') or {}, f'{field}.clientConfig'))
-    return found
+            yield wordings.invalid(f'{field}.timeoutSeconds', timeout,
+                                   "the timeout value must be between 1 and 30 seconds")
+        yield from _check_client(webhook.get('clientConfig') or {}, f'{field}.clientConfig')
 
 
 def _check_name(name: str, field: str, names: set[str]) -> Iterator[Cause]:
@@ -54,9 +51,8 @@ def _check_versions(webhook: Mapping[str, Any], field: str) -> Iterator[Cause]:
             field, versions, f"must include at least one of {', '.join(VERSIONS)}")
 
 
-def _check_effects(webhook: Mapping[str, Any], field: str) -> Iterator[Cause]:
-    effects = webhook.get('sideEffects')
-    if not effects:
+def _check_effects(effects: str | None, field: str) -> Iterator[Cause]:
+    if effects is None:
         yield wordings.required(field, f"must specify one of {', '.join(SIDE_EFFECTS)}")
     elif effects not in SIDE_EFFECTS:
         yield wordings.unsupported(field, effects, SIDE_EFFECTS)

@@ -2,7 +2,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import kinds, statuses, wordings
+from kopf._kits.sandbox import kinds, statuses, webhookrules, wordings
 from kopf._kits.sandbox.builtins import workloads
 from kopf._kits.sandbox.schemas import definitions, nodes, paths
 
@@ -130,6 +130,8 @@ def _check_storage_class(storage: statuses.Obj) -> Causes:
 
 
 _RULES: Mapping[kinds.Resource, Callable[[statuses.Obj], Causes]] = {
+    ('admissionregistration.k8s.io', 'mutatingwebhookconfigurations'): webhookrules.validate,
+    ('admissionregistration.k8s.io', 'validatingwebhookconfigurations'): webhookrules.validate,
     ('', 'pods'): workloads.check_pod,
     ('', 'services'): _check_service,
     ('', 'configmaps'): _check_data,
