@@ -333,6 +333,27 @@ def test_custom_bodies_must_be_of_the_kind_of_the_path(api, things, kinds):
         f'Free.{kinds.group} "one" is invalid: kind: Invalid value: "Free": must be Thing')
 
 
+@pytest.mark.parametrize(('quantity', 'expected'), [
+    ('5mm', "unable to parse quantity's suffix"),
+    ('1Gii', "unable to parse quantity's suffix"),
+    ('1e', "unable to parse quantity's suffix"),
+    ('1.2.3', 'quantities must match the regular expression '
+              "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
+    ('1500m', None),
+    (None, None),
+])
+def test_quantities_are_well_formed(api, ns, quantity, expected):
+    answer = api.post(f'/api/v1/namespaces/{ns}/pods', make('one', kind='Pod', spec={'containers': [
+        {'name': 'x', 'image': 'x', 'resources': {'requests': {'cpu': quantity}}}]}))
+    if expected is None:
+        (container,) = answer.ok['spec']['containers']
+        assert container['resources']['requests'] == {'cpu': '1500m' if quantity else '0'}
+    else:
+        assert answer.error == (400, 'BadRequest')
+        assert answer['message'] == (
+            f'Pod in version "v1" cannot be handled as a Pod: {expected}')
+
+
 def test_pods_that_are_nowhere_have_empty_logs(api, ns):
     path = f'/api/v1/namespaces/{ns}/pods'
     api.post(path, make('one', kind='Pod', spec={'containers': [{'name': 'a', 'image': 'x'}]})).ok

@@ -6,7 +6,7 @@ no paths: enough for clients that look kinds up.
 """
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kopf._kits.sandbox import encoding
@@ -41,14 +41,15 @@ class Documents:
         """The document for a path like ``apis/apps/v1``; none if there is no such version."""
         for version in self._kinds.versions():
             if _path(*version) == path:
-                return self._kept(('3', *version), functools.partial(self._third, *version))
+                kinds = list(self._kinds.of_version(*version).values())
+                return self._kept(('3', *version), functools.partial(_encode, kinds, third=True))
         return None
 
     def second(self) -> bytes:
         """The document at ``/openapi/v2``."""
-        return self._kept(('2',), self._second)
+        return self._kept(('2',), lambda: _encode(list(self._kinds), third=False))
 
-    def _kept(self, key: tuple[str, ...], make: Any) -> bytes:
+    def _kept(self, key: tuple[str, ...], make: Callable[[], bytes]) -> bytes:
         if self._generation != self._kinds.generation:
             self._made.clear()
             self._generation = self._kinds.generation
@@ -63,25 +64,16 @@ class Documents:
                                 for kind in kinds])
         return hashlib.sha256(text).hexdigest().upper()
 
-    def _third(self, group: str, version: str) -> bytes:
-        kinds = list(self._kinds.of_version(group, version).values())
-        paths, schemas = _paths_and_schemas(kinds, third=True)
-        return encoding.encode({
-            'openapi': '3.0.0', 'info': _INFO, 'paths': paths, 'components': {'schemas': schemas}})
 
-    def _second(self) -> bytes:
-        paths, schemas = _paths_and_schemas(list(self._kinds), third=False)
-        return encoding.encode({
-            'swagger': '2.0', 'info': _INFO, 'paths': paths, 'definitions': schemas})
-
-
-def _paths_and_schemas(kinds: Sequence[Kind], *, third: bool) -> tuple[Obj, Obj]:
+def _encode(kinds: Sequence[Kind], *, third: bool) -> bytes:
     paths: Obj = {}
     for kind in kinds:
         paths |= _paths(kind, third=third)
     prefix = '#/components/schemas/' if third else '#/definitions/'
     schemas: Obj = _referring(_definitions(kinds), prefix, third=third)
-    return paths, schemas
+    return encoding.encode({
+        **({'openapi': '3.0.0'} if third else {'swagger': '2.0'}), 'info': _INFO, 'paths': paths,
+        **({'components': {'schemas': schemas}} if third else {'definitions': schemas})})
 
 
 def _path(group: str, version: str) -> str:
@@ -144,8 +136,7 @@ def _listed(kind: Kind, name: str) -> Obj:
             'items': {'type': 'array', 'items': {'$ref': name}},
             'metadata': {'$ref': LIST_META},
         },
-        _GVK: [{'group': kind.group, 'version': kind.version,
-                'kind': kind.list_kind or f'{kind.kind}List'}],
+        _GVK: [{'group': kind.group, 'version': kind.version, 'kind': kind.list_kind}],
     }
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 from kopf._kits.sandbox import kinds, statuses
 from kopf._kits.sandbox.builtins import quantities
-from kopf._kits.sandbox.schemas import definitions, nodes
+from kopf._kits.sandbox.schemas import definitions, nodes, scalars
 from kopf._kits.sandbox.schemas.depths import guarded
 
-QUANTITY = 'io.k8s.apimachinery.pkg.api.resource.Quantity'
 META = 'io.k8s.apimachinery.pkg.apis.meta.v1.'
 TEMPLATE_GENERATION = 'deprecated.daemonset.template.generation'
 OMITTED = frozenset(['minReadySeconds'])
@@ -37,7 +36,7 @@ def _facts() -> Mapping[str, Mapping[str, Any]]:
 def _fill(schema: nodes.Schema, value: Any) -> Any:
     """Fill in the defaults of the definitions, and those of the fields, which tell zeros too."""
     name = schema.name
-    if name == QUANTITY:
+    if name == scalars.QUANTITY:
         return quantities.canonicalize(value)
     if name.startswith(META) or not isinstance(value, dict | list):
         return value

@@ -40,8 +40,7 @@ def _to_v1(scaler: statuses.Obj) -> statuses.Obj:
         percentage = _cpu_target(metric)
         if percentage is not None:
             spec['targetCPUUtilizationPercentage'] = percentage
-    for key in ('behavior',):
-        spec.pop(key, None)
+    spec.pop('behavior', None)
     for key in ('currentMetrics', 'conditions'):
         status.pop(key, None)
     status.setdefault('currentReplicas', 0)

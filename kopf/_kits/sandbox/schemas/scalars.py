@@ -9,6 +9,7 @@ from typing import Any
 from kopf._kits.sandbox import wordings
 from kopf._kits.sandbox.schemas import nodes
 
+QUANTITY = 'io.k8s.apimachinery.pkg.api.resource.Quantity'
 INT_LIMITS = {'int32': 2 ** 31, 'int64': 2 ** 63}
 TIME_FORMAT = '2006-01-02T15:04:05Z07:00'
 MICROTIME_FORMAT = '2006-01-02T15:04:05.000000Z07:00'
@@ -16,7 +17,8 @@ MICROTIME_FORMAT = '2006-01-02T15:04:05.000000Z07:00'
 _TIME = re.compile(r'\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}([.,]\d+)?(Z|[+-]\d{2}:\d{2})', re.ASCII)
 _BASE64 = re.compile(
     r'([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})?', re.ASCII)
-_QUANTITY = re.compile(r'[+-]?[0-9.]+([eEinumkKMGTP]*[-+]?[0-9]*)', re.ASCII)
+_QUANTITY = re.compile(r'[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eEinumkKMGTP]*[-+]?[0-9]*)', re.ASCII)
+_SUFFIX = re.compile(r'[KMGTPE]i|[numkMGTPE]?|[eE][+-]?[0-9]+', re.ASCII)
 
 
 class Undecodable(ValueError):
@@ -54,6 +56,9 @@ DROPPED_FALSE = frozenset([
 
 
 def zero(schema: nodes.Schema) -> Any:
+    """What a null is in a list or a map."""
+    if schema.name == QUANTITY:
+        return '0'
     zeros: dict[str, Any] = {
         'object': {}, 'array': [], 'string': '', 'integer': 0, 'number': 0, 'boolean': False}
     return zeros.get(schema.type)
@@ -135,10 +140,13 @@ def _decode_time(schema: nodes.Schema, value: Any, field: Field | None) -> Any:
 
 def _decode_quantity(schema: nodes.Schema, value: Any, field: Field | None) -> Any:
     text = value if isinstance(value, str) else wordings.shown(value)
-    if not _QUANTITY.fullmatch(text):
+    match = _QUANTITY.fullmatch(text)
+    if not match:
         raise Undecodable(
             "quantities must match the regular expression "
             "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
+    if not _SUFFIX.fullmatch(match[2]):
+        raise Undecodable("unable to parse quantity's suffix")
     return text
 
 
@@ -151,6 +159,6 @@ def _decode_int_or_string(schema: nodes.Schema, value: Any, field: Field | None)
 SPECIAL: dict[str, Callable[[nodes.Schema, Any, Field | None], Any]] = {
     'io.k8s.apimachinery.pkg.apis.meta.v1.Time': _decode_time,
     'io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime': _decode_time,
-    'io.k8s.apimachinery.pkg.api.resource.Quantity': _decode_quantity,
+    QUANTITY: _decode_quantity,
     'io.k8s.apimachinery.pkg.util.intstr.IntOrString': _decode_int_or_string,
 }

@@ -161,17 +161,19 @@ def _check_extensions(raw: Raw, field: str) -> Causes:
             yield wordings.required(
                 f'{field}.properties', "must not be empty if x-kubernetes-embedded-resource is "
                                        "true without x-kubernetes-preserve-unknown-fields")
-        if raw.get('type') != 'object':
-            yield wordings.invalid(f'{field}.type', raw.get('type') or '',
-                                 "must be object if x-kubernetes-embedded-resource is true")
+        yield from _demand(
+            'object', raw, field, "if x-kubernetes-embedded-resource is true")
     map_type = raw.get('x-kubernetes-map-type')
     if map_type is not None:
-        if raw.get('type') != 'object':
-            yield wordings.invalid(f'{field}.type', raw.get('type') or '',
-                                 "must be object if x-kubernetes-map-type is specified")
+        yield from _demand('object', raw, field, "if x-kubernetes-map-type is specified")
         if map_type not in ("atomic", "granular"):
             yield wordings.unsupported(
                 f'{field}.x-kubernetes-map-type', map_type, ("atomic", "granular"))
+
+
+def _demand(type: str, raw: Raw, field: str, when: str) -> Causes:
+    if raw.get('type') != type:
+        yield wordings.invalid(f'{field}.type', raw.get('type') or '', f"must be {type} {when}")
 
 
 def _check_list(raw: Raw, field: str) -> Causes:
@@ -181,9 +183,7 @@ def _check_list(raw: Raw, field: str) -> Causes:
             yield wordings.required(f'{field}.x-kubernetes-list-type',
                                   "must be map if x-kubernetes-list-map-keys is non-empty")
         return
-    if raw.get('type') != 'array':
-        yield wordings.invalid(f'{field}.type', raw.get('type') or '',
-                             "must be array if x-kubernetes-list-type is specified")
+    yield from _demand('array', raw, field, "if x-kubernetes-list-type is specified")
     if list_type not in ("atomic", "set", "map"):
         yield wordings.unsupported(
             f'{field}.x-kubernetes-list-type', list_type, ("atomic", "set", "map"))
@@ -214,8 +214,8 @@ def _check_map_items(items: Raw, keys: list[str], field: str) -> Causes:
         yield wordings.required(f'{field}.x-kubernetes-list-map-keys',
                               "must not be empty if x-kubernetes-list-type is map")
     if items.get('type') != 'object':
-        yield wordings.invalid(f'{field}.items.type', items.get('type') or '',
-                             "must be object if parent array's x-kubernetes-list-type is map")
+        yield from _demand('object', items, f'{field}.items',
+                           "if parent array's x-kubernetes-list-type is map")
         return
     properties = items.get('properties') or {}
     if len(set(keys)) < len(keys):
