@@ -354,6 +354,31 @@ def test_quantities_are_well_formed(api, ns, quantity, expected):
             f'Pod in version "v1" cannot be handled as a Pod: {expected}')
 
 
+def test_only_pods_request_what_they_are_limited_to(api, ns):
+    limited = {'containers': [
+        {'name': 'x', 'image': 'x', 'resources': {'limits': {'memory': '1Gi'}}}]}
+    pod = api.post(f'/api/v1/namespaces/{ns}/pods', make('one', kind='Pod', spec=limited)).ok
+    template = {'metadata': {'labels': {'a': 'b'}}, 'spec': limited}
+    deployment = api.post(f'/apis/apps/v1/namespaces/{ns}/deployments', {
+        'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': 'one'}, 'spec': {
+            'replicas': 0, 'selector': {'matchLabels': {'a': 'b'}}, 'template': template}}).ok
+    assert pod['spec']['containers'][0]['resources']['requests'] == {'memory': '1Gi'}
+    (container,) = deployment['spec']['template']['spec']['containers']
+    assert container['resources'] == {'limits': {'memory': '1Gi'}}
+
+
+@pytest.mark.parametrize('labels', [{}, {'of': 'job'}])
+def test_jobs_have_the_labels_of_their_pods_or_their_own(api, ns, labels):
+    spec = {'suspend': True, 'template': {'metadata': {'labels': {'of': 'pod'}}, 'spec': {
+        'restartPolicy': 'Never', 'containers': [{'name': 'x', 'image': 'x'}]}}}
+    job = api.post(f'/apis/batch/v1/namespaces/{ns}/jobs', {
+        'apiVersion': 'batch/v1', 'kind': 'Job', 'metadata': {'name': 'one', 'labels': labels},
+        'spec': spec}).ok
+    of_pods = job['spec']['template']['metadata']['labels']
+    assert of_pods['of'] == 'pod' and of_pods['job-name'] == 'one'
+    assert job['metadata']['labels'] == (labels or of_pods)
+
+
 def test_pods_that_are_nowhere_have_empty_logs(api, ns):
     path = f'/api/v1/namespaces/{ns}/pods'
     api.post(path, make('one', kind='Pod', spec={'containers': [{'name': 'a', 'image': 'x'}]})).ok

@@ -113,22 +113,22 @@ def _create_job(job: statuses.Obj, used: Container[str]) -> statuses.Obj:
     if spec.get('manualSelector') or 'uid' not in metadata:
         return job
     uid, name = metadata['uid'], metadata.get('name', '')
+    template = spec.get('template') or {}
+    inner = template.get('metadata') or {}
     labels = {
+        **(inner.get('labels') or {}),
         'batch.kubernetes.io/controller-uid': uid, 'batch.kubernetes.io/job-name': name,
         'controller-uid': uid, 'job-name': name,
     }
-    template = spec.get('template') or {}
-    inner = template.get('metadata') or {}
     selector = spec.get('selector') or {}
     matched = {**(selector.get('matchLabels') or {}), 'batch.kubernetes.io/controller-uid': uid}
     return {
         **job,
-        'metadata': {**metadata, 'labels': {**(metadata.get('labels') or {}), **labels}},
+        'metadata': {**metadata, 'labels': metadata.get('labels') or labels},
         'spec': {
             **spec,
             'selector': {**selector, 'matchLabels': matched},
-            'template': {**template, 'metadata': {
-                **inner, 'labels': {**(inner.get('labels') or {}), **labels}}},
+            'template': {**template, 'metadata': {**inner, 'labels': labels}},
         },
     }
 

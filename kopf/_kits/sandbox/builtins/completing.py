@@ -66,11 +66,6 @@ def _complete_container(container: dict[str, Any]) -> dict[str, Any]:
         _, _, tag = container.get('image', '').rpartition('/')[2].partition(':')
         latest = tag in ('', 'latest') and '@' not in container.get('image', '')
         container['imagePullPolicy'] = 'Always' if latest else 'IfNotPresent'
-    resources = container.get('resources') or {}
-    limits = resources.get('limits')
-    if limits:
-        requests = {**limits, **(resources.get('requests') or {})}
-        container['resources'] = {**resources, 'requests': requests}
     return container
 
 
@@ -133,7 +128,20 @@ _DEFINITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def _complete_pod(pod: statuses.Obj) -> statuses.Obj:
-    return {**pod, 'spec': {'enableServiceLinks': True, **pod['spec']}}
+    """Unlike templates of pods, pods request what they are limited to."""
+    spec = {'enableServiceLinks': True, **pod['spec']}
+    for part in {'containers', 'initContainers'} & set(spec):
+        spec[part] = [_request_limits(container) for container in spec[part]]
+    return {**pod, 'spec': spec}
+
+
+def _request_limits(container: dict[str, Any]) -> dict[str, Any]:
+    resources = container.get('resources') or {}
+    limits = resources.get('limits')
+    if not limits:
+        return container
+    requests = {**limits, **(resources.get('requests') or {})}
+    return {**container, 'resources': {**resources, 'requests': requests}}
 
 
 def _complete_service(service: statuses.Obj) -> statuses.Obj:
