@@ -55,17 +55,16 @@ def track_update(
     if old is not None and not found:
         return []
     before = old if old is not None else comparing.blank(schema)
-    comparison = comparing.Comparison(before, new, schema)
-    changed = comparison.changed
+    changed, removed = comparing.compare(before, new, schema)
     owned = found.fields.get(own, fieldsets.EMPTY)
     if changed:
-        found.release(fieldsets.unite(changed, comparison.removed))
-        rest = fieldsets.subtract(owned, comparison.removed)
+        found.release(fieldsets.unite(changed, removed))
+        rest = fieldsets.subtract(owned, removed)
         found.own(own, fieldsets.unite(rest, changed), api_version)
         found.times[own] = time
         found.cap()
     else:
-        found.release(comparison.removed)
+        found.release(removed)
     return found.encode()
 
 
@@ -127,7 +126,7 @@ def apply(
     found = managers.Managers(entries, trusted=True)
     _coarsen(found, schema)
     if live is not None and not found:
-        everything = comparing.Comparison(comparing.blank(schema), live, schema).changed
+        everything, _ = comparing.compare(comparing.blank(schema), live, schema)
         unknown = managers.Manager(BEFORE_APPLY, 'Update', '', api_version)
         if everything:
             found.own(unknown, everything, api_version)
@@ -146,8 +145,7 @@ def apply(
         del configured['metadata']
     found.own(own, ownership.fields_of(schema, configured), api_version)
 
-    comparison = comparing.Comparison(live or {}, merged, schema)
-    changed = comparison.changed
+    changed, removed = comparing.compare(live or {}, merged, schema)
     conflicts = {
         other: common for other, fields in found.others(own)
         if (common := fieldsets.intersect(fields, changed))
@@ -163,10 +161,10 @@ def apply(
             raise _conflict(refused)
     for common in conflicts.values():
         found.release(common, besides=own)
-    found.release(comparison.removed, besides=own)
+    found.release(removed, besides=own)
     if not found.fields[own]:
         del found.fields[own]
-    if changed or comparison.removed:
+    if changed or removed:
         found.times[own] = time
     metadata = {**(merged.get('metadata') or {})}
     metadata.pop('managedFields', None)

@@ -11,13 +11,14 @@ STRIPPED = frozenset([
 """Metadata that nobody owns; neither the type of the object."""
 
 
-class Comparison:
+def compare(
+        old: dict[str, Any], new: dict[str, Any], schema: nodes.Schema,
+) -> tuple[fieldsets.FieldSet, fieldsets.FieldSet]:
     """What fields a new object has got or changed, and lost, compared to the old one."""
-
-    def __init__(self, old: dict[str, Any], new: dict[str, Any], schema: nodes.Schema) -> None:
-        self.changed: fieldsets.FieldSet = {}
-        self.removed: fieldsets.FieldSet = {}
-        _compare_parts(schema, stripped(old), stripped(new), self.changed, self.removed)
+    changed: fieldsets.FieldSet = {}
+    removed: fieldsets.FieldSet = {}
+    _compare_parts(schema, stripped(old), stripped(new), changed, removed)
+    return changed, removed
 
 
 def _compare_parts(

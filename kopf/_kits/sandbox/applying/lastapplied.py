@@ -24,9 +24,8 @@ def fields_of(live: statuses.Obj | None, schema: nodes.Schema) -> fieldsets.Fiel
             or last.get('apiVersion') != live.get('apiVersion') \
             or not isinstance(last.get('metadata'), dict):
         return fieldsets.EMPTY
-    comparison = comparing.Comparison(last, live, schema)
     fields = ownership.fields_of(schema, last)
-    for other in comparison.changed, comparison.removed:
+    for other in comparing.compare(last, live, schema):
         fields = fieldsets.subtract(fields, other)
     return fields
 

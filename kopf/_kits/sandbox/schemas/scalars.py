@@ -4,6 +4,7 @@ Single values as the API decodes them: scalars, times, quantities; and what it t
 import datetime
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from kopf._kits.sandbox import wordings
@@ -25,13 +26,11 @@ class Undecodable(ValueError):
     """A value is not of the type it must be; the text is the API's, to be put into its errors."""
 
 
+@dataclass(slots=True)
 class Field:
     """A field as errors tell it: its struct's name, and the names on the way to it."""
-    __slots__ = ('names', 'struct')
-
-    def __init__(self, struct: str, names: tuple[str, ...]) -> None:
-        self.struct = struct
-        self.names = names
+    struct: str
+    names: tuple[str, ...]
 
 
 def is_omitted(schema: nodes.Schema, value: Any, required: bool, key: str) -> bool:
