@@ -259,3 +259,20 @@ def test_only_the_metadata_is_listed_to_those_who_ask(api, five):
         'PartialObjectMetadataList', 'meta.k8s.io/v1')
     assert all('data' not in item for item in answer['items'])
     assert {item.get('kind') for item in answer['items']} <= {'PartialObjectMetadata', None}
+
+
+def test_lists_from_the_cache_have_no_pages(api, cms):
+    for name in ('one', 'two', 'three'):
+        api.post(cms, make(name)).ok
+    api.wait(cms, lambda answer: len(answer['items']) == 3, resourceVersion='0')
+    found = api.get(cms, resourceVersion='0', limit='1').ok
+    assert [item['metadata']['name'] for item in found['items']] == ['one', 'three', 'two']
+    assert 'continue' not in found['metadata']
+
+
+def test_all_that_is_wrong_with_the_version_of_a_list_is_told(api, cms):
+    answer = api.get(cms, resourceVersionMatch='Any', **{'continue': 'x'})
+    assert answer.causes == [
+        ('FieldValueForbidden', 'resourceVersionMatch'),
+        ('FieldValueForbidden', 'resourceVersionMatch'),
+        ('FieldValueNotSupported', 'resourceVersionMatch')]

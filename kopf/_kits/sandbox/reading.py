@@ -111,26 +111,22 @@ def check_list_options(request: Request) -> None:
 
     field = 'resourceVersionMatch'
     initial = request.option('sendInitialEvents')
-    if watching and request.option('continue'):
-        forbid(field, "resourceVersionMatch is forbidden when continue is provided")
-    if watching and not initial and match:
+    supported = ['NotOlderThan'] if watching else ['Exact', 'NotOlderThan', '']
+    if watching and match and not initial:
         forbid(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is "
                       "provided")
-    elif watching and initial and match != 'NotOlderThan':
+    if not watching and match and not revision:
+        forbid(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+    if request.option('continue') and (watching or match):
+        forbid(field, "resourceVersionMatch is forbidden when continue is provided")
+    if watching and initial and match != 'NotOlderThan':
         forbid(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
-        if match:
-            causes.append(wordings.unsupported(field, match, ['NotOlderThan']))
-    elif not watching and initial:
+    if match and match not in supported:
+        causes.append(wordings.unsupported(field, match, supported))
+    if not watching and match == 'Exact' and revision == '0':
+        forbid(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+    if not watching and initial:
         forbid('sendInitialEvents', "sendInitialEvents is forbidden for list")
-    elif not watching and match:
-        if not revision:
-            forbid(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")
-        elif match not in ('Exact', 'NotOlderThan'):
-            causes.append(wordings.unsupported(field, match, ['Exact', 'NotOlderThan', '']))
-        elif request.option('continue'):
-            forbid(field, "resourceVersionMatch is forbidden when continue is provided")
-        elif match == 'Exact' and revision == '0':
-            forbid(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
     if causes:
         raise Invalid.on(META_GROUP, 'ListOptions', '', causes)
 
@@ -148,8 +144,10 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
     store, resource = cluster.store, stored_resource(request.kind)
     limit = max(request.number('limit') or 0, 0)
     revision = revision_of(request)
-    token = request.option('continue')
-    exact = request.option('resourceVersionMatch') == 'Exact'
+    token, match = request.option('continue'), request.option('resourceVersionMatch')
+    is_exact = match == 'Exact' or (limit > 0 and not match)
+    if revision == 0:
+        limit = 0  # as in a cache, which has no pages
     shown = request.known(store.revision)
     if revision is not None and revision > shown:
         raise too_large(revision, shown)
@@ -159,7 +157,7 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
         if revision:
             raise BadRequest("specifying resource version is not allowed when using continue")
         at, last = paging.parse_token(token)
-    elif exact and revision:
+    elif is_exact and revision:
         at = revision
     name = selected_name(request.query)
     try:
