@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from kopf._cogs.aiokits import clocks, interrupts
-from kopf._cogs.configs import configuration
+from kopf._cogs.configs import configuration, sections
 from kopf._cogs.structs import bodies, encoders, nesting, patches
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
 from kopf._core.actions.brakes import NO_BRAKES, Brakes
@@ -191,12 +191,13 @@ async def attempt(
         outcome = progression.Outcome(final=True, result=result)
 
     if patch:
+        assert isinstance(cause, causes.ResourceCause)
         try:
-            nesting.verify_encoded(encode(patch), patch)
+            stored = patches.Patch(_as_stored(patch), body=cause.body, fns=patch.fns)
         except (TypeError, ValueError, RecursionError) as e:
             outcome = fail(handler, ValueError(f"its patch is not JSON: {e}"), logger)
         else:
-            outcome = outcome._replace(patch=patch)
+            outcome = outcome._replace(patch=stored)
     if family is not None and family.members:
         outcome = outcome._replace(subrefs=family.members)
     return outcome
@@ -356,6 +357,10 @@ def judge(
 
     `PermanentError` and `TemporaryError` say what they mean; for other errors, the mode decides.
     """
+    if isinstance(e, handlererrors.TemporaryError) and not (
+            e.delay is None or sections.is_number(e.delay)):  # it is set by a subclass
+        wrong = TypeError(f"delay= must be a number of seconds, not {e.delay!r}.")
+        e = wrong.with_traceback(e.__traceback__)
     mode = handler.errors if handler.errors is not None else (
         POLICIES[type(handler)].default_errors)
     is_last = handler.retries is not None and state.retries + 1 >= handler.retries
@@ -426,11 +431,20 @@ def _take_result(result: Any) -> Any:
     if not isinstance(result, dict) and isinstance(result, Mapping):
         result = dict(result)  # e.g. a spec or labels, as handlers get them
     try:
-        nesting.verify_encoded(encode(result), result)
+        return _as_stored(result)
     except (TypeError, ValueError, RecursionError) as e:
         raise handlererrors.PermanentError(
             f"the result cannot be stored: {e}. Return only what JSON can have.") from e
-    return result
+
+
+def _as_stored(value: Any) -> Any:
+    """
+    Make of a value what the API will return: tuples become lists, and keys become strings.
+
+    Otherwise, what is stored would look changed by others, and the handlers would be called again.
+    The value can also belong to the author, who changes it before it is sent.
+    """
+    return nesting.parse(encode(value))
 
 
 def _count_seconds(number: float) -> str:

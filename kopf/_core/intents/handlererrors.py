@@ -56,6 +56,8 @@ class TemporaryError(Exception):
     :raises TypeError: if the delay is not a number.
     """
 
+    delay: float | None = 60  # for subclasses that do not call the constructor
+
     def __init__(self, msg: str | None = None, /, delay: float | None = 60) -> None:
         if delay is not None and not sections.is_number(delay):
             raise TypeError(f"delay= must be a number of seconds, not {delay!r}.")
@@ -93,6 +95,8 @@ class AdmissionError(PermanentError):
     :param message: what the user who makes the change sees, e.g. in ``kubectl``. Default: empty.
     :param code: the HTTP status code of the response, from 400 to 999.
     """
+
+    code: int | None = 500  # for subclasses that do not call the constructor
 
     def __init__(self, message: str | None = '', code: int | None = 500) -> None:
         super().__init__(message)

@@ -130,6 +130,31 @@ async def test_what_errors_mean(error, mode, limits, state, expected):
             assert (outcome.final, outcome.exception, outcome.delay) == (final, error, delay)
 
 
+class CarelessError(kopf.TemporaryError):
+    def __init__(self, host):
+        self.host = host
+
+
+class WrongError(kopf.TemporaryError):
+    def __init__(self, delay):
+        super().__init__("boo")
+        self.delay = delay
+
+
+async def test_errors_of_subclasses_that_do_not_call_the_constructor_are_temporary():
+    outcome = await execute(declare(raise_(CarelessError('example.com'))))
+    assert (outcome.final, outcome.delay, outcome.message) == (False, 60, 'example.com')
+
+
+@pytest.mark.parametrize('delay', [datetime.timedelta(seconds=5), '5', float('nan')])
+async def test_errors_of_subclasses_with_delays_that_are_no_numbers_are_arbitrary(delay, caplog):
+    outcome = await execute(declare(raise_(WrongError(delay)), backoff=7, retries=2))
+    assert (outcome.final, outcome.delay, type(outcome.exception)) == (False, 7, TypeError)
+    [record] = [record for record in caplog.records if record.levelname == 'ERROR']
+    assert f"delay= must be a number of seconds, not {delay!r}" in record.message
+    assert record.exc_info[2] is not None
+
+
 @pytest.mark.parametrize(('delay', 'when'), [
     (5, " (will try again in 5 seconds)"), (0.5, " (will try again in 0.5 seconds)"),
     (1, " (will try again in 1 second)"),
@@ -413,6 +438,19 @@ async def test_results_that_are_mappings_are_stored_as_dicts(result):
 
     outcome = await execute(declare(fn))
     assert (type(outcome.result), outcome.result) == (dict, {'a': [1]})
+
+
+async def test_results_and_patches_are_as_the_api_returns_them():
+    given = {1: ('a', None)}
+
+    async def fn(patch, **_):
+        patch.spec['given'] = given
+        return given
+
+    outcome = await execute(declare(fn))
+    given.clear()  # it belongs to the author
+    assert outcome.result == {'1': ['a', None]}
+    assert outcome.patch == {'spec': {'given': {'1': ['a', None]}}}
 
 
 @KINDS

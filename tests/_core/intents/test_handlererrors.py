@@ -42,3 +42,11 @@ def test_admission_errors_have_a_code():
 
 def test_admission_errors_have_a_code_by_default():
     assert AdmissionError().code == 500
+
+
+def test_admission_errors_have_a_code_in_subclasses_that_do_not_call_the_constructor():
+    class CarelessError(AdmissionError):
+        def __init__(self):
+            pass
+
+    assert CarelessError().code == 500

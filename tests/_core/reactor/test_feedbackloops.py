@@ -48,6 +48,29 @@ def test_after_ten_cycles_in_a_row_the_handler_is_named_and_slowed_down(by_funct
         f"other fields by field=."]
 
 
+def test_handlers_are_not_called_for_what_json_makes_of_their_patches_and_results():
+    seen = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def fn(**_):
+            seen.append('parent')
+            await kopf.execute(fns={'a': child, 'b': child})
+            return {443: 'https'}
+
+        async def child(patch, **_):
+            seen.append('child')
+            patch.spec['ports'] = {80: ('http', 'tcp')}
+
+        @kopf.on.field('kopfexamples', field='status', registry=registry)
+        async def status_changed(**_):
+            pass
+
+    live(declare, lasts=100, spec={'n': 0})
+    assert seen == ['parent', 'child', 'child']
+
+
 def test_a_change_by_others_is_handled_at_once_and_begins_anew():
     times = []
     live(make_declare(times), (1, touch), (100, touch), lasts=110, spec={'n': 0})
