@@ -109,6 +109,12 @@ HANDLERS = [
 ]
 
 STARTS = [
+    (STARTUP + "def fn(settings, **_): settings.queueing.worker_limit = 0\n" + CREATE
+     + "def created(**_): ...",
+     r"settings\.queueing\.worker_limit must be at least 1, or None for no limit, not 0: no obj"),
+    (STARTUP + "def fn(settings, **_):\n    settings.sharding.count = 2\n"
+     "    settings.queueing.worker_limit = -1\n" + CREATE + "def created(**_): ...",
+     r"settings\.queueing\.worker_limit must be at least 1, or None for no limit, not -1: no obj"),
     ("@kopf.on.validate('kopfexamples')\ndef fn(**_): ...",
      r"Admission handlers need a server or a tunnel, but none is configured: set settings\.admis"),
     (STARTUP + "def fn(settings, **_): settings.admission.server = kopf.WebhookServer("

@@ -91,7 +91,14 @@ class WorkQueue:
         """
         The alarms schedule the items that wait until some time. The crew are the workers that this
         queue shares with others.
+
+        :raises SettingsError: if the settings allow no workers.
         """
+        limit = settings.queueing.worker_limit
+        if limit is not None and limit < 1:
+            raise configuration.SettingsError(
+                f"settings.queueing.worker_limit must be at least 1, or None for no limit, not "
+                f"{limit!r}: no object would ever be handled.")
         self.settings = settings
         self.switch = switch
         self.alarms = alarms
