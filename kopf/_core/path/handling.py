@@ -35,6 +35,12 @@ from kopf._core.intents import causes, filters, handlererrors, handlers, pauses
 from kopf._core.path import objects, saving, switches
 
 
+FORBIDDEN = "the operator may not remove the finalizer"
+
+FORBIDDEN_PAUSE = 600.0
+"""After how long (seconds) to try again to remove the finalizer of an object in deletion."""
+
+
 class Handling:
     """
     The handling of the changes of one object.
@@ -281,8 +287,8 @@ class Handling:
         if former is not None and cycle is not None and former.reason != cycle.reason:
             self._tell_superseded(former, cycle.reason)
         item.proceed(cycle)
-        if pause is None and not isinstance(step, decisions.Hold):
-            item.go_on(self.logger)
+        if pause is None and not isinstance(step, decisions.Hold | decisions.RemoveFinalizer):
+            item.go_on(self.logger)  # the brakes can hold a removal, again and again
         return step
 
     def _find_misfit(self) -> str | None:
@@ -310,12 +316,12 @@ class Handling:
                     if step.because == decisions.DELETED_BUT_HELD:
                         self._tell_processed()
                     return await self.saver.save()
-                case decisions.SwitchFinalizer():
+                case decisions.AddFinalizer():
                     return await self._switch_finalizer(step)
                 case decisions.Close():
                     return await self._close(step)
-                case decisions.Release():
-                    return await self._release(step)
+                case decisions.RemoveFinalizer() | decisions.Release():
+                    return await self._free(step)
                 case decisions.Sleep():
                     delay = max(0.0, step.until - self.env.clock.mono())
                     self.logger.debug(f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
@@ -355,6 +361,36 @@ class Handling:
         if step.told:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
+
+    async def _free(
+            self, step: decisions.RemoveFinalizer | decisions.Release,
+    ) -> bodies.RawBody | None:
+        """
+        Remove the finalizer, if the operator may do that.
+
+        Operators whose handlers write nothing need no such right. But the objects can have the
+        finalizer of former handlers, or of another operator.
+        """
+        served, resource = self.handlers, self.item.resource
+        writes = served.changing or served.spawning or served.reconciling
+        if writes or self.view.deleting or resource not in self.env.locked:
+            try:
+                return await (self._release(step) if isinstance(step, decisions.Release) else
+                              self._switch_finalizer(step))
+            except errors.APIForbiddenError as e:
+                if writes:
+                    raise
+                if resource not in self.env.locked:
+                    self.env.locked.add(resource)
+                    self.logger.warning(
+                        f"The finalizer {self.env.settings.persistence.finalizer!r} stays on this "
+                        f"object, and on other {resource}: no handler needs it, but this operator "
+                        f"may not remove it. Nothing more is said about that. {e}")
+        self.rest(decisions.Nothing(FORBIDDEN))
+        if self.view.deleting and not self._switch.is_stopping:
+            self.item.keep(self.saver.raw)
+            self._alarms.sleep(self.item, self.env.clock.mono() + FORBIDDEN_PAUSE)
+        return None
 
     async def _switch_finalizer(self, step: decisions.SwitchFinalizer) -> bodies.RawBody | None:
         if isinstance(step, decisions.RemoveFinalizer):

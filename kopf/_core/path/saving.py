@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api
-from kopf._cogs.structs import bodies, dicts, ids, memos, patches
+from kopf._cogs.structs import bodies, dicts, ids, memos, patches, references
 from kopf._core.actions import (
     application,
     claims,
@@ -37,6 +37,8 @@ class Environment(execution.Context):
     client: api.Client
     memo: Any
     lifecycle: lifecycles.LifeCycleFn | None = None
+    locked: set[references.Resource] = dataclasses.field(default_factory=set)
+    """The resources whose finalizers are of no use to this operator, which may not remove them."""
 
     @functools.cached_property
     def applier(self) -> applications.Applier:

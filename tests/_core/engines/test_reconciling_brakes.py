@@ -278,6 +278,8 @@ async def test_removals_of_finalizers_from_living_objects_are_counted():
             await asyncio.sleep(1000)
             assert await count() == PARENTS - 20
             await operator.wait_log("Stopped: finalizers removed from living kopfexamples")
+            told = [line for line in operator.text.splitlines() if '] finalizers removed' in line]
+            assert len(told) == PARENTS - 20  # once for each object
             for obj in await world.client.list(EXAMPLES):
                 await world.client.patch(EXAMPLES, obj['metadata']['name'], RELEASED)
             await asyncio.sleep(1000)

@@ -1,6 +1,8 @@
 """
 Operators that have only the rights that ``kopf rbac`` prints for them.
 """
+import asyncio
+
 import pytest
 
 import kopf
@@ -118,3 +120,36 @@ def test_it_is_an_option_of_the_fixture(kopf_client, kopf_operator, registry):
     kopf_client.create(THING)
     kopf_client.wait('things', 'one', lambda obj: obj['status']['create_fn'])
     assert not operator.confinement.refused
+
+
+FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
+
+
+@testing.virtual_time
+async def test_finalizers_of_other_operators_are_no_errors_of_those_that_may_not_remove_them():
+    registry, seen = kopf.OperatorRegistry(), []
+
+    @kopf.on.event('things', registry=registry)
+    async def event_fn(name, meta, **_):
+        seen.append((name, 'deletionTimestamp' in meta))
+
+    def make(name):
+        return {**THING, 'metadata': {
+            'name': name, 'namespace': 'default', 'finalizers': [FINALIZER]}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry, rbac=True) as operator:
+            for name in ('one', 'two', 'three'):
+                await api.client.create(make(name))
+            await asyncio.sleep(5)
+            await api.client.delete('things', 'one')
+            await api.client.delete('things', 'two')
+            await asyncio.sleep(1300)
+            removals = operator.text.count("Removing the finalizer, thus allowing")
+            await api.client.patch('things', 'one', {'metadata': {'finalizers': None}})
+            await api.client.wait_gone('things', 'one')
+    assert seen[-1] == ('one', True)
+    assert removals == 2 * 3  # they are tried again, but seldom
+    assert operator.text.count(f"The finalizer '{FINALIZER}' stays on this object") == 1
+    assert 'Throttling' not in operator.text
