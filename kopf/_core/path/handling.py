@@ -286,6 +286,9 @@ class Handling:
         ))
         if former is not None and cycle is not None and former.reason != cycle.reason:
             self._tell_superseded(former, cycle.reason)
+        selected = self._selection.handlers
+        if former is None and cycle is not None and len(cycle.roots) < len(selected):
+            self._warn_of_namesakes(selected, 'handlers', "@kopf.on.update(..., id='another')")
         item.proceed(cycle)
         if pause is None and not isinstance(step, decisions.Hold | decisions.RemoveFinalizer):
             item.go_on(self.logger)  # the brakes can hold a removal, again and again
@@ -659,7 +662,8 @@ class Handling:
             children, own if own is not None else self._get_cause().narrow(field))
         for error in selection.failing.values():
             raise error
-        self._warn_of_namesakes(selection.handlers)
+        self._warn_of_namesakes(
+            selection.handlers, 'sub-handlers', "@kopf.subhandler(id=item)")
         self.item.proceed(self.item.get_cycle().join(
             selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False,
         ).attach(parent_id, [child.id for child in children]))
@@ -684,14 +688,17 @@ class Handling:
                 if lifecycle is not lifecycles.asap:
                     await self._save_in_between()
 
-    def _warn_of_namesakes(self, children: Iterable[handlers.ChangingHandler]) -> None:
-        """Warn once in a cycle of sub-handlers that are never called, e.g. from a loop."""
-        counts = collections.Counter(child.id for child in children)
+    def _warn_of_namesakes(
+            self, candidates: Iterable[handlers.ChangingHandler], what: str, example: str,
+    ) -> None:
+        """Warn once in a cycle of handlers that are never called, e.g. sub-handlers of a loop."""
+        states = {} if self.item.cycle is None else self.item.cycle.states
+        counts = collections.Counter(handler.id for handler in candidates)
         for id_, count in counts.items():
-            if count > 1 and id_ not in self.item.get_cycle().states:
+            if count > 1 and id_ not in states:
                 self.logger.warning(
-                    f"{count} sub-handlers have the id {id_!r}, so only the first one is called. "
-                    f"Give each an id of its own, for example: @kopf.subhandler(id=item)")
+                    f"{count} {what} have the id {id_!r}, so only the first one is called. "
+                    f"Give each an id of its own, for example: {example}")
 
     @contextlib.contextmanager
     def _between_calls(self) -> Iterator[None]:

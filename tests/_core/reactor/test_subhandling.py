@@ -79,6 +79,29 @@ def test_of_subhandlers_with_the_same_id_only_the_first_one_is_called_which_is_t
         "Give each an id of its own, for example: @kopf.subhandler(id=item)"]
 
 
+def test_of_handlers_with_the_same_id_only_the_first_one_is_called_which_is_told_once(
+        registry, caplog):
+    seen = []
+
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    def one(retry, **_):
+        seen.append('one')
+        if retry < 2:
+            raise kopf.TemporaryError("Not ready yet.", delay=10)
+
+    @kopf.on.resume('kopfexamples', id='fn', registry=registry)
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    def two(**_):
+        seen.append('two')
+
+    handle(registry)
+    assert seen == ['one'] * 3
+    told = [record.message for record in caplog.records if 'have the id' in record.message]
+    assert told == [
+        "2 handlers have the id 'fn', so only the first one is called. "
+        "Give each an id of its own, for example: @kopf.on.update(..., id='another')"]
+
+
 def test_what_only_subhandlers_have_seen_is_known_after_a_restart(registry):
     """The object changes while one of them runs, and the other one waits for its retry."""
     seen = []
