@@ -9,7 +9,7 @@ not those of objects with handlers of raw events.
 """
 import collections
 import enum
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 
 from kopf._core.path.objects import Item
 
@@ -66,33 +66,35 @@ def pick(waiting: Sequence[Sized], capacity: Capacity, *, overtaken: int) -> Ran
 class PriorityQueue:
     """The objects that wait, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_overloaded: Callable[[], bool] = lambda: False) -> None:
+        """``is_overloaded`` tells whether live changes that are deferrable have to wait."""
+        self._is_overloaded = is_overloaded
         self._ranks = tuple(collections.OrderedDict[Item, None]() for _ in Rank)
         self._overtaken = 0
 
     def __bool__(self) -> bool:
         return any(self._ranks)
 
-    def put(self, item: Item, *, urgent: bool, is_overloaded: bool) -> int:
+    def put(self, item: Item, *, urgent: bool) -> int:
         """Add an item that does not wait yet; return how many items of its rank wait now."""
         if not urgent:
             rank = Rank.BACKLOG
         elif item.is_patient:
             rank = Rank.PATIENT
-        elif item.is_deferrable and (is_overloaded or self._ranks[Rank.DEFERRED]):
+        elif item.is_deferrable and (self._ranks[Rank.DEFERRED] or self._is_overloaded()):
             rank = Rank.DEFERRED
         else:
             rank = Rank.LIVE
         self._ranks[rank][item] = None
         return len(self._ranks[rank])
 
-    def promote(self, item: Item, *, is_overloaded: bool) -> bool:
+    def promote(self, item: Item) -> bool:
         """Take the item out of the backlog, as it has changed; return whether it was there."""
         backlog = self._ranks[Rank.BACKLOG]
         if item not in backlog:
             return False
         del backlog[item]
-        self.put(item, urgent=True, is_overloaded=is_overloaded)
+        self.put(item, urgent=True)
         return True
 
     def pick(self, capacity: Capacity) -> tuple[Item, Rank] | None:

@@ -108,7 +108,7 @@ class WorkQueue:
         self._observer = observer
         self.gate = indexgates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
-        self._waiting = priorities.PriorityQueue()
+        self._waiting = priorities.PriorityQueue(is_overloaded=processor.is_overloaded)
         self._lenient: set[Item] = set()
         """The items at work that could wait for capacity."""
         self._workers: dict[Item, asyncio.Task[None]] = {}
@@ -128,7 +128,7 @@ class WorkQueue:
         """
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
-            if urgent and self._waiting.promote(item, is_overloaded=self.processor.is_overloaded()):
+            if urgent and self._waiting.promote(item):
                 self.pump()
             elif self.gate.is_closed_for(item):
                 item.inbox.pack_pending(packed)
@@ -142,9 +142,7 @@ class WorkQueue:
         if self.gate.detain(item, urgent=urgent):
             item.inbox.pack_pending(packed)
             return
-        length = self._waiting.put(
-            item, urgent=urgent, is_overloaded=self.processor.is_overloaded())
-        if length > LONG_QUEUE:
+        if self._waiting.put(item, urgent=urgent) > LONG_QUEUE:
             item.inbox.pack_pending(packed)
         self.pump()
 
@@ -168,7 +166,7 @@ class WorkQueue:
         """
         for item in self._waiting.clear():
             if item.gone:
-                self._waiting.put(item, urgent=True, is_overloaded=False)
+                self._waiting.put(item, urgent=True)
             else:
                 item.enter(Phase.RESTING)
                 item.inbox.remind()

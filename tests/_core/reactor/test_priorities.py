@@ -22,9 +22,9 @@ def make(name, *, is_patient=False, is_deferrable=True):
     return Waiting(name, is_patient, is_deferrable)
 
 
-def fill(queue, *names, urgent=True, is_overloaded=False, **kwargs):
+def fill(queue, *names, urgent=True, **kwargs):
     for name in names:
-        queue.put(make(name, **kwargs), urgent=urgent, is_overloaded=is_overloaded)
+        queue.put(make(name, **kwargs), urgent=urgent)
 
 
 def drain(queue, capacity=Capacity.SPARE):
@@ -61,13 +61,16 @@ def test_what_can_start_in_an_overload_can_start_with_more_capacity(waiting, ove
 
 
 def test_objects_of_a_rank_are_in_order_and_ranks_are_too():
-    queue = PriorityQueue()
+    overloaded = []
+    queue = PriorityQueue(is_overloaded=lambda: bool(overloaded))
     assert not queue
     fill(queue, 'b1', 'b2', urgent=False)
     assert queue
     fill(queue, 'p', is_patient=True)
-    fill(queue, 'd1', is_overloaded=True)
-    fill(queue, 'l', is_deferrable=False, is_overloaded=True)
+    overloaded.append(True)
+    fill(queue, 'd1')
+    fill(queue, 'l', is_deferrable=False)
+    overloaded.clear()
     fill(queue, 'd2')  # it has come after what waits for the end of the overload
     assert drain(queue) == ['l', 'd1', 'd2', 'p', 'b1', 'b2']
     assert not queue
@@ -84,9 +87,12 @@ def test_objects_that_wait_for_capacity_do_not_starve():
 
 
 def test_the_count_of_live_changes_goes_on_over_deferred_ones():
-    queue = PriorityQueue()
+    overloaded = []
+    queue = PriorityQueue(is_overloaded=lambda: bool(overloaded))
     fill(queue, *range(MAX_OVERTAKEN - 1))
-    fill(queue, 'd', is_overloaded=True)
+    overloaded.append(True)
+    fill(queue, 'd')
+    overloaded.clear()
     assert len(drain(queue, Capacity.SOME)) == MAX_OVERTAKEN
     fill(queue, 'b', urgent=False)
     fill(queue, 'l1', 'l2')
@@ -94,15 +100,17 @@ def test_the_count_of_live_changes_goes_on_over_deferred_ones():
 
 
 def test_a_change_takes_an_object_out_of_the_backlog():
-    queue = PriorityQueue()
+    overloaded = []
+    queue = PriorityQueue(is_overloaded=lambda: bool(overloaded))
     item, other = make('x'), make('y')
-    assert queue.put(other, urgent=False, is_overloaded=False) == 1
-    assert queue.put(item, urgent=False, is_overloaded=False) == 2
-    assert queue.promote(item, is_overloaded=False)
-    assert not queue.promote(item, is_overloaded=False)
+    assert queue.put(other, urgent=False) == 1
+    assert queue.put(item, urgent=False) == 2
+    assert queue.promote(item)
+    assert not queue.promote(item)
     assert queue.pick(Capacity.NONE) == (item, Rank.LIVE)
     assert queue.pick(Capacity.NONE) is None
-    assert queue.promote(other, is_overloaded=True)
+    overloaded.append(True)
+    assert queue.promote(other)
     assert queue.pick(Capacity.SOME) == (other, Rank.DEFERRED)
 
 
