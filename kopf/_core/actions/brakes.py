@@ -67,7 +67,6 @@ class Brakes:
             get_share: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """``get_share`` tells which part of all objects this replica handles."""
-        super().__init__()
         self.get_share = get_share
         self._settings = settings
         self._tallies = collections.defaultdict[tuple[Risk, references.Resource], _Tally](_Tally)
