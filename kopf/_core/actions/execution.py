@@ -14,7 +14,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration, sections
-from kopf._cogs.structs import bodies, encoders, nesting, patches
+from kopf._cogs.structs import bodies, dicts, diffs, encoders, nesting, patches
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
 from kopf._core.actions.brakes import NO_BRAKES, Brakes
 from kopf._core.intents import (
@@ -230,10 +230,20 @@ def _make_kwargs(
             kwargs.update(cause.describe_change(handler.field))
         if handler.arguments is not None:
             kwargs.update(typedargs.decode(handler.arguments, kwargs, cause.decoded))
+        for name in handler.owned:
+            if name in kwargs:
+                kwargs[name] = _copy(kwargs[name])
     if extras:
         kwargs.update(extras)
     kwargs.update(cause.indices)
     return kwargs
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, diffs.Diff):
+        return diffs.Diff(item._replace(
+            old=dicts.copy(item.old), new=dicts.copy(item.new)) for item in value)
+    return dicts.copy(value)
 
 
 async def _invoke_with_family(

@@ -6,9 +6,10 @@ Handlers are compared by identity: two equal declarations are two handlers.
 import dataclasses
 import enum
 import functools
+import inspect
 import logging
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 from kopf._cogs.configs import sections
@@ -28,6 +29,12 @@ PRESENT: Final = MetaFilterToken.PRESENT
 
 ABSENT: Final = MetaFilterToken.ABSENT
 """In filters: there is no value."""
+
+OWNED = ('diff', 'event', 'new', 'old')
+"""
+The kwargs with plain dicts that Kopf needs later as they are: e.g. ``new`` will be the last-handled
+state. Bodies care for themselves.
+"""
 
 Mapper = Callable[..., Any] | str
 """
@@ -174,6 +181,16 @@ class ResourceHandler(Handler):
         for name in self.criteria:
             if (criterion := getattr(self, name)) is not None:
                 callbacks.verify_filter(f'{name}=', criterion, gets_value=True)
+
+    @functools.cached_property
+    def owned(self) -> Collection[str]:
+        """
+        The kwargs of which each call gets its own copies, as the function can change them in place.
+
+        What the function does not name, it hardly changes: copying that would take time in vain.
+        """
+        code = getattr(inspect.unwrap(self.fn), '__code__', None)
+        return OWNED if code is None else [name for name in OWNED if name in code.co_varnames]
 
     @functools.cached_property
     def unfiltered(self) -> bool:

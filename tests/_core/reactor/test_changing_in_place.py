@@ -4,6 +4,7 @@ Handlers that change the object in place: nobody else sees that. In virtual time
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -78,6 +79,78 @@ async def test_the_handlers_of_one_change_see_what_the_others_have_changed(regis
 
     async with running(registry):
         assert seen == [2]
+
+
+@pytest.mark.parametrize('change', [
+    lambda event, **_: event['object']['metadata'].clear(),
+    lambda event, **_: event['object']['spec']['deep'].update(n=5),
+    lambda event, **_: event.clear(),
+])
+@virtual_time
+async def test_raw_events_that_are_changed_in_place_are_for_their_handler_only(registry, change):
+    calls, types = [], []
+    kopf.on.event('things', registry=registry, id='change')(change)
+
+    @kopf.on.event('things', registry=registry)
+    def seen(event, **_):
+        types.append(event['type'])
+        assert event['object']['metadata']['name'] == 'a'
+        return 'seen'
+
+    @kopf.on.create('things', registry=registry)
+    @kopf.on.update('things', registry=registry)
+    def fn(spec, reason, **_):
+        calls.append((reason, spec['deep']['n']))
+
+    async with running(registry) as client:
+        await client.patch('things', 'a', {'spec': {'deep': {'n': 2}}})
+        await asyncio.sleep(10)
+    assert calls == [('create', 1), ('update', 2)]
+    assert types[-1] == 'MODIFIED'
+
+
+@pytest.mark.parametrize('change', [
+    lambda new, **_: new['spec'].update(size=1),
+    lambda new, **_: new.clear(),
+    lambda old, **_: (old or {}).clear(),
+    lambda diff, **_: [item.new.clear() for item in diff if isinstance(item.new, dict)],
+    functools.partial(lambda new, **_: new.clear()),
+    functools.wraps(lambda new, **_: None)(lambda **kwargs: kwargs['new'].clear()),
+], ids=['deep', 'new', 'old', 'diff', 'partial', 'wrapped'])
+@virtual_time
+async def test_states_that_are_changed_in_place_are_for_their_handler_only(registry, change):
+    calls = []
+    kopf.on.create('things', registry=registry, id='change')(change)
+    kopf.on.update('things', registry=registry, id='change')(change)
+
+    @kopf.on.create('things', registry=registry)
+    @kopf.on.update('things', registry=registry)
+    def fn(old, new, diff, reason, **_):
+        states = [state and state['spec']['deep'] for state in (old, new)]
+        calls.append((reason, *states, len(diff)))
+
+    async with running(registry) as client:
+        await client.patch('things', 'a', {'spec': {'deep': {'n': 2}}})
+        await asyncio.sleep(10)
+        obj = await client.get('things', 'a')
+    assert calls == [('create', None, {'n': 1}, 1), ('update', {'n': 1}, {'n': 2}, 1)]
+    assert obj['metadata']['annotations'][MARK] == '{"spec":{"deep":{"n":2}}}\n'
+
+
+@virtual_time
+async def test_values_that_are_changed_in_place_are_for_their_handler_only(registry):
+    seen = []
+
+    @kopf.on.field('things', field='spec.deep', registry=registry)
+    def change(new, **_):
+        new['n'] += 10
+
+    @kopf.on.field('things', field='spec.deep', registry=registry)
+    def other(new, **_):
+        seen.append(new)
+
+    async with running(registry):
+        assert seen == [{'n': 1}]
 
 
 @virtual_time
