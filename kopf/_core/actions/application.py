@@ -232,6 +232,8 @@ async def apply(
     :raises PatchError: if the patch cannot be made.
     :raises OvertakenError: if the fence of the target is up, and another operator has taken over.
     """
+    if not isinstance(patch.get('metadata', {}), Mapping):
+        raise PatchError(f"it replaces the metadata with {patch['metadata']!r}")
     if patch.fns:
         return await _transform(target, raw, patch, commit_in_status=commit_in_status)
     newest: bodies.RawBody | None = raw

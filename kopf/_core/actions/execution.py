@@ -198,6 +198,9 @@ async def attempt(
             outcome = fail(handler, ValueError(f"its patch is not JSON: {e}"), logger)
         else:
             outcome = outcome._replace(patch=stored)
+            if not isinstance(stored.get('metadata', {}), dict):
+                outcome = fail(handler, ValueError(
+                    f"its patch replaces the metadata with {stored['metadata']!r}"), logger)
     if family is not None and family.members:
         outcome = outcome._replace(subrefs=family.members)
     return outcome

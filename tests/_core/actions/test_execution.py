@@ -511,6 +511,16 @@ async def test_patches_that_are_not_json_make_the_handler_fail(value, error, cap
     assert "Handler 'fn' failed permanently: its patch is not JSON" in caplog.text
 
 
+@pytest.mark.parametrize('metadata', [None, 5, ['x']])
+async def test_patches_that_replace_the_metadata_make_the_handler_fail(metadata, caplog):
+    async def fn(patch, **_):
+        patch['metadata'] = metadata
+
+    outcome = await execute(declare(fn))
+    assert (outcome.final, outcome.patch) == (True, None)
+    assert f"'fn' failed permanently: its patch replaces the metadata with {metadata}" in caplog.text
+
+
 # Sub-handlers.
 
 
