@@ -9,7 +9,7 @@ import functools
 import inspect
 import logging
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 from kopf._cogs.configs import sections
@@ -132,12 +132,13 @@ class Handler:
         """Whether the function is a coroutine function; otherwise, it needs a thread."""
         return callbacks.is_async(self.fn)
 
-    @property
-    def key(self) -> tuple[Callable[..., Any], ids.HandlerId]:
+    @functools.cached_property
+    def key(self) -> tuple[Hashable, ids.HandlerId]:
         """
         Of several handlers with the same key that match a cause, only the first one is called.
         """
-        return self.fn, self.id
+        fn = self.fn  # it can be an object that is called, e.g. of a dataclass
+        return fn if isinstance(fn, Hashable) else id(fn), self.id
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -189,7 +190,8 @@ class ResourceHandler(Handler):
 
         What the function does not name, it hardly changes: copying that would take time in vain.
         """
-        code = getattr(inspect.unwrap(self.fn), '__code__', None)
+        fn = inspect.unwrap(self.fn) if inspect.isroutine(self.fn) else None
+        code = getattr(fn, '__code__', None)
         return OWNED if code is None else [name for name in OWNED if name in code.co_varnames]
 
     @functools.cached_property

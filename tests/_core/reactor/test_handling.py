@@ -2,6 +2,7 @@
 Whole lives of objects, with edits at bad moments, failures, lost replies, stops and crashes.
 """
 import asyncio
+import dataclasses
 import itertools
 import json
 import logging
@@ -807,3 +808,25 @@ def test_an_object_that_always_changes_while_it_is_handled_is_shown_to_all_handl
         await operator.stop()
 
     run_virtually(run())
+
+
+@dataclasses.dataclass
+class Called:
+    """A handler whose instances are not hashable, as those of other dataclasses."""
+    calls: list
+    name: str
+
+    def __call__(self, **_):
+        self.calls.append(self.name)
+
+
+def test_objects_that_are_not_hashable_can_be_handlers(registry):
+    calls = []
+    both = Called(calls, 'both')
+    kopf.on.event('kopfexamples', id='event', registry=registry)(Called(calls, 'event'))
+    kopf.on.resume('kopfexamples', id='both', registry=registry)(both)
+    kopf.on.create('kopfexamples', id='both', registry=registry)(both)
+    kopf.on.create('kopfexamples', id='equal', registry=registry)(Called(calls, 'both'))
+    run_virtually(handle(registry))
+    assert calls[:3] == ['event', 'both', 'both']
+    assert calls.count('both') == 2
