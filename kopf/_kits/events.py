@@ -195,7 +195,7 @@ def _enqueue(
             queue.put_nowait(reports.K8sEvent(ref, type, reason, message, backoffs, when))
 
 
-def _get_queue() -> reports.EventQueue:
+def _get_queue() -> reports.EventSink:
     queue = posting.event_queue_var.get(None)
     if queue is not None:
         return queue

@@ -37,11 +37,8 @@ def slow_down(known: Slowdown | None, essence: bodies.BodyEssence, *, now: float
     """Note that a cycle has ended with a change that its own handlers have made."""
     is_next = known is not None and now - known.last <= QUIET
     count = known.cycles + 1 if known is not None and is_next else 1
-    return Slowdown(essence, count, now, now + _get_delay(count))
-
-
-def _get_delay(count: int) -> float:
-    return 0.0 if count < FREE_CYCLES else min(MAX_DELAY, 2.0 ** min(count - FREE_CYCLES, 10))
+    delay = 0.0 if count < FREE_CYCLES else min(MAX_DELAY, 2.0 ** min(count - FREE_CYCLES, 10))
+    return Slowdown(essence, count, now, now + delay)
 
 
 class Echo(NamedTuple):

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import ratelimits
@@ -42,6 +42,12 @@ class K8sEvent(NamedTuple):
     message: str
     backoffs: Backoffs
     when: datetime.datetime
+
+
+class EventSink(Protocol):
+    """Takes events: an `EventQueue` in operators; any queue in tests."""
+
+    def put_nowait(self, event: K8sEvent, /) -> None: ...
 
 
 class EventQueue:

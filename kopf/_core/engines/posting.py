@@ -24,7 +24,7 @@ MAX_MESSAGE_LENGTH = 1024
 ACTION = 'Handling'
 """What the operator was doing. Kubernetes requires this word in events with ``eventTime``."""
 
-event_queue_var: ContextVar[reports.EventQueue] = ContextVar('event_queue_var')
+event_queue_var: ContextVar[reports.EventSink] = ContextVar('event_queue_var')
 """
 The queue of events of the current operator.
 

@@ -34,7 +34,6 @@ from kopf._core.actions import (
 from kopf._core.intents import causes, filters, handlererrors, handlers, pauses
 from kopf._core.path import objects, saving, switches
 
-
 FORBIDDEN = "the operator may not remove the finalizer"
 
 FORBIDDEN_PAUSE = 600.0
@@ -147,7 +146,7 @@ class Handling:
                 self._end()
             case claims.Verdict.OVERTAKEN:
                 item.proceed(self.saver.begin_anew(item.get_cycle(), raw))
-        item.keep(raw)
+        item.inbox.keep(raw)
         item.inbox.begin()
         self._known = raw
         self._now = env.clock.now()
@@ -187,7 +186,7 @@ class Handling:
         else:
             self.saver.give_way(overtaken)
         if self._switch.is_stopping:
-            item.keep(newest)
+            item.inbox.keep(newest)
         elif self.is_stopped:
             item.proceed(None)
         else:
@@ -328,7 +327,7 @@ class Handling:
                 case decisions.Sleep():
                     delay = max(0.0, step.until - self.env.clock.mono())
                     self.logger.debug(f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
-                    self.item.keep(self.saver.raw)
+                    self.item.inbox.keep(self.saver.raw)
                     if not self._switch.is_stopping:
                         self._alarms.sleep(self.item, step.until)
                     return None
@@ -352,14 +351,14 @@ class Handling:
             self.item.slow_down(None)
             self.item.drop()
         else:
-            self.item.keep(self.saver.raw)
+            self.item.inbox.keep(self.saver.raw)
         if isinstance(step, decisions.Hold):
             self.item.hold(step, self.logger)
             for handler, e in execution.find_misfits(self._selection.handlers, self._get_cause):
                 self.env.observer.omission(
                     handler, self.item.resource, self.view.body, execution.describe_misfit(e))
             if step.until is not None and not self._switch.is_stopping:
-                self.item.keep(self.saver.raw)
+                self.item.inbox.keep(self.saver.raw)
                 self._alarms.sleep(self.item, step.until)
         if step.told:
             self.logger.debug(step.because)
@@ -391,7 +390,7 @@ class Handling:
                         f"may not remove it. Nothing more is said about that. {e}")
         self.rest(decisions.Nothing(FORBIDDEN))
         if self.view.deleting and not self._switch.is_stopping:
-            self.item.keep(self.saver.raw)
+            self.item.inbox.keep(self.saver.raw)
             self._alarms.sleep(self.item, self.env.clock.mono() + FORBIDDEN_PAUSE)
         return None
 

@@ -328,10 +328,6 @@ class Item:
         if self.source.handlers.indexing:
             self.source.index(self, raw)
 
-    def keep(self, raw: bodies.RawBody) -> None:
-        """Keep a state until the next reconciliation."""
-        self.inbox.keep(raw)
-
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state, which is the newest known one; None if none is kept."""
         return self.inbox.recall()

@@ -235,29 +235,29 @@ class Saver:
     ) -> tuple[bodies.RawBody | None, bool]:
         """Remove the finalizer and all records; return the newest state, and if that succeeded."""
         self.disarm()
-        cycle = self.item.get_cycle()
         separate = 'status' in self.item.resource.subresources
-        batches = [batch for batch, _ in _combine(cycle.contributions)]
-        if len(batches) > 1 or any(
-                batch.fns or ('status' in batch and separate) for batch in batches):
+        parts = [item.patch for item in self.item.get_cycle().contributions]
+        if any(part.fns or ('status' in part and separate) for part in parts):
             if await self.save() is None:
                 return None, True
-            batches = []
+            parts = []
         try:
-            return await self._exchange(self._get_released(handler_ids, *batches))
+            return await self._exchange(self._get_released(handler_ids, parts))
         except application.REFUSALS:
-            if not batches:
+            if not parts:
                 raise
         if await self._send_separately() is None:
             return None, True
-        return await self._exchange(self._get_released(handler_ids))
+        return await self._exchange(self._get_released(handler_ids, []))
 
     def _get_released(
-            self, handler_ids: Sequence[ids.HandlerId], batch: Mapping[str, Any] | None = None,
+            self, handler_ids: Sequence[ids.HandlerId], parts: Iterable[patches.Patch],
     ) -> bodies.RawBody:
         own = recording.make_closing(
             self.item.get_cycle(), handler_ids, body=bodies.Body(self.raw), settings=self.settings)
-        merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
+        merged: Any = self.raw
+        for part in (*parts, own):
+            merged = patches.merge(merged, part)
         return finalizers.switch(merged, self.settings.persistence.finalizer, is_added=False)
 
     async def switch_finalizer(

@@ -226,14 +226,14 @@ class Processor:
             if raw is None:
                 return
             if item.vanished:
-                item.keep(raw)  # the end is reported with the newest state
+                inbox.keep(raw)  # the end is reported with the newest state
                 return
             self._alarms.cancel(item)
             if item.handlers.reconciling:
                 if item.reconcilers is None:
                     item.engage(Reconcilers(self._hub, item, self.env.client))
                 if is_news or not inbox.is_keeping:
-                    item.keep(raw)  # so that it is kept up to date by the own writes of this pass
+                    inbox.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
                 if found is None or found.saver.raw is not raw:
                     if found is not None:
@@ -338,10 +338,11 @@ class Processor:
             if not found.is_stopped:
                 return
         except Exception:
-            item.keep(found.saver.raw)
+            item.inbox.keep(found.saver.raw)
             raise
         if found.is_stopped and not self._switch.is_stopping:
-            item.keep(found.saver.raw)  # the newest state, as the watch may show none after this
+            # The newest state, as the watch may show none after this.
+            item.inbox.keep(found.saver.raw)
             item.inbox.remind()
             self._let_go(item)
             return
@@ -407,7 +408,7 @@ class Processor:
         except application.OvertakenError as e:
             saver.give_way(e)
         finally:
-            item.keep(saver.raw)
+            item.inbox.keep(saver.raw)
 
     async def save(self, item: objects.Item) -> None:
         """Write the outcomes when the operator exits; log those that cannot be written in time."""

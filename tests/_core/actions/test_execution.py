@@ -518,7 +518,8 @@ async def test_patches_that_replace_the_metadata_make_the_handler_fail(metadata,
 
     outcome = await execute(declare(fn))
     assert (outcome.final, outcome.patch) == (True, None)
-    assert f"'fn' failed permanently: its patch replaces the metadata with {metadata}" in caplog.text
+    text = f"'fn' failed permanently: its patch replaces the metadata with {metadata}"
+    assert text in caplog.text
 
 
 # Sub-handlers.

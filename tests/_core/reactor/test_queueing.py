@@ -636,7 +636,7 @@ async def test_what_is_kept_of_an_object_is_packed_when_it_has_rested(settings, 
     list_all(informer, make(1))
     await calm()
     item = informer.find('uid1')
-    item.keep(make(1))
+    item.inbox.keep(make(1))
     item.wake_up()
     await calm()
     await asyncio.sleep(9)
@@ -665,7 +665,7 @@ async def test_an_item_wakes_up_at_its_time(informers, informer, passes):
     alarms = informers._queue.alarms
     woken = []
     passes.seen = woken
-    item.keep(make(1))
+    item.inbox.keep(make(1))
     alarms.sleep(item, asyncio.get_running_loop().time() + 0.02)
     await asyncio.sleep(0.05)
     assert woken == [('uid1', '1')]
