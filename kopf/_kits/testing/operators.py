@@ -69,7 +69,6 @@ class Operator:
         """All log messages in their order. Messages about objects begin with the object's name."""
         self.settings: configuration.OperatorSettings = (
             settings if settings is not None else configuration.OperatorSettings())
-        self._owns_settings = settings is None
         self.is_fresh = False
         """Whether to execute files that are imported already, so that nothing is in the memory."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
@@ -84,7 +83,7 @@ class Operator:
         self._options: dict[str, Any] = {
             'namespaces': namespaces, 'clusterwide': not namespaces, 'standalone': standalone,
             **options}
-        self._stop = asyncio.Event()
+        self._stop: asyncio.Event
         self._task: asyncio.Task[None] | None = None
 
     def log_in(self, item: credentials.Credentials) -> None:
@@ -102,6 +101,8 @@ class Operator:
         """
         Start the operator, and wait until its startup handlers have succeeded.
 
+        After its end, it can be started again. If this is cancelled, it stops.
+
         :raises Exception: the error with which the operator has failed to start.
         """
         loop = asyncio.get_running_loop()
@@ -113,16 +114,16 @@ class Operator:
                 registry if registry is not None else registries.get_default_registry())
         if not isinstance(loop.get_task_factory(), _TaskFactory):
             loop.set_task_factory(_TaskFactory(loop.get_task_factory()))
-        ready = asyncio.Event()
+        self._stop, ready = asyncio.Event(), loop.create_future()
         context = contextvars.copy_context()
         context.run(_current.set, self)
         self._task = loop.create_task(
             self._run(registry, ready), name='operator under test', context=context)
-        waiter = loop.create_task(ready.wait())
-        await asyncio.wait([waiter, self._task], return_when=asyncio.FIRST_COMPLETED)
-        waiter.cancel()
-        if self._task.done():
-            await self.stop()
+        try:
+            await asyncio.wait([ready, self._task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not ready.done() or self._task.done():
+                await self.stop()
 
     async def stop(self) -> None:
         """
@@ -130,9 +131,9 @@ class Operator:
 
         :raises Exception: the error with which the operator has ended.
         """
-        self._stop.set()
         if self._task is not None:
             task, self._task = self._task, None
+            self._stop.set()
             await task
 
     @property
@@ -164,25 +165,22 @@ class Operator:
         return lines
 
     async def _run(
-            self, registry: registries.OperatorRegistry | None, ready: asyncio.Event) -> None:
+            self, registry: registries.OperatorRegistry | None, ready: 'asyncio.Future[Any]',
+    ) -> None:
         with capturing.capture(self.log):
             with _keep_signals():
                 roots = await running.spawn_tasks(
                     registry=registry, settings=self.settings, ready_flag=ready,
                     stop_flag=self._stop,
                     **{'vault': vaults.Vault({'test': self._credentials}), **self._options})
-            try:
-                with shutdown.prolong(roots) as underway:
-                    await running.run_tasks(roots, ignored=_Foreign(self))
-                    if stuck := [task for task in self.tasks if _is_stuck(task)]:
-                        virtual.forget(stuck)
-                        _stuck.extend(stuck)
-                        raise RuntimeError(
-                            "The operator has not stopped: its handlers go on: "
-                            f"{describing.describe_tasks(stuck, underway)}.")
-            finally:
-                if self._owns_settings:
-                    self.settings.execution.executor.shutdown(wait=False)
+            with shutdown.prolong(roots) as underway:
+                await running.run_tasks(roots, ignored=_Foreign(self))
+                if stuck := [task for task in self.tasks if _is_stuck(task)]:
+                    virtual.forget(stuck)
+                    _stuck.extend(stuck)
+                    raise RuntimeError(
+                        "The operator has not stopped: its handlers go on: "
+                        f"{describing.describe_tasks(stuck, underway)}.")
 
 
 def load(

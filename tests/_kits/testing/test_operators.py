@@ -71,6 +71,36 @@ async def test_a_restart_goes_on_with_the_waiting(registry, crd):
 
 
 @virtual_time
+async def test_an_operator_can_be_started_again(registry, crd):
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    def fn(name, **_):
+        return name
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        operator = api.operator(registry=registry, rbac=True)
+        for name in ['one', 'two', 'three']:
+            await api.client.create('kopfexamples', name)
+            async with operator:
+                await api.client.wait('kopfexamples', name, lambda obj: obj['status']['fn'])
+
+
+@virtual_time
+async def test_an_operator_stops_if_its_start_is_cancelled(registry):
+    @kopf.on.startup(registry=registry)
+    async def never(**_):
+        raise kopf.TemporaryError("not yet", delay=1)
+
+    async with testing.open_api('sandbox') as api:
+        existing = asyncio.all_tasks()
+        operator = api.operator(registry=registry)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(operator.start(), 10)
+        assert asyncio.all_tasks() == existing
+        assert "Operator is stopping" in operator.text
+
+
+@virtual_time
 async def test_operators_side_by_side_have_logs_of_their_own(crd):
     def make(text):
         registry = kopf.OperatorRegistry()
