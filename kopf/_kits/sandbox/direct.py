@@ -157,8 +157,7 @@ class Direct:
         :raises ValueError: if a file is not valid YAML, or contains other things than objects, or
             objects that the API refuses.
         """
-        found = [pair for source in sources for pair in _read(source)]
-        for obj, place in sorted(found, key=lambda pair: _order(pair[0])):
+        for obj, place in read(*sources):
             try:
                 await self._apply(obj)
             except APIError as e:
@@ -223,8 +222,18 @@ def _parse(content: bytes) -> Sequence[Any]:
     return yamltexts.load_all(content)
 
 
+def read(*sources: Mapping[str, Any] | Path | str) -> Sequence[tuple[Obj, str]]:
+    """
+    Read objects, and where they are: the file and the number of the document. CRDs and namespaces
+    are the first ones, as other objects need them.
+
+    :raises ValueError: if a file is not valid YAML, or contains other things than objects.
+    """
+    found = [pair for source in sources for pair in _read(source)]
+    return sorted(found, key=lambda pair: _order(pair[0]))
+
+
 def _read(source: Mapping[str, Any] | Path | str) -> Iterable[tuple[Obj, str]]:
-    """Read the objects, and where they are: the file and the number of the document."""
     if isinstance(source, Mapping):
         yield dict(source), ''
         return

@@ -18,6 +18,7 @@ import yaml
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials, ids, references
+from kopf._core.engines.reconciling import hub
 from kopf._core.intents import causes, handlers, registries
 from kopf._kits.sandbox import keeping
 from kopf._kits.sandbox.server import Sandbox
@@ -48,6 +49,7 @@ class API:
         self.sandbox = sandbox
         self.credentials: credentials.ConnectionInfo = read_credentials(kubeconfig)
         self.client: clients.Client = clients.Client(self.credentials)
+        self._operators: list[operators.Operator] = []
         self._context = contextvars.copy_context()
         """The context of the test: what is done in it is not done by an operator."""
 
@@ -64,6 +66,7 @@ class API:
         :raises ValueError: if the rights are to be limited, but the API is no sandbox.
         """
         operator = operators.Operator(*sources, credentials=self.credentials, **options)
+        self._operators.append(operator)
         self.client.logs.append(operator.log)
         if rbac and self.sandbox is None:
             raise ValueError("rbac=True needs a sandbox: on a real API, use `kopf rbac`.")
@@ -135,6 +138,11 @@ class API:
         if kinds is not None:  # else, nothing is declared
             await self.client.load(*kinds.define(kinds.find(registry.get_selectors())))
 
+    async def clean_up(self) -> None:
+        """Delete what the client has created, after the operators have stopped."""
+        own = {each.settings.persistence.finalizer for each in self._operators}
+        await self.client.clean_up({*own, hub.FINALIZER, hub.EXTERNAL_FINALIZER})
+
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
         """
         Write the kubeconfig to a file that only this user can read.
@@ -181,7 +189,7 @@ async def open_api(choice: str | None = None) -> AsyncIterator[API]:
         try:
             yield api
         finally:
-            await api.client.clean_up()
+            await api.clean_up()
 
 
 def choose(choice: str | None = None) -> str:

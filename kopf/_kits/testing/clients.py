@@ -1,21 +1,20 @@
 """
 A small client of the API for tests. Objects are dicts. Resources are named as in decorators.
 """
-import copy
-import functools
+import contextlib
 import itertools
 import json
 import pathlib
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 import yaml
 
 from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.configs import configuration
-from kopf._cogs.helpers import yamltexts
 from kopf._cogs.structs import credentials, references
+from kopf._kits.sandbox import direct
 from kopf._kits.testing import waiting
 
 __tracebackhide__ = True  # in the tracebacks of pytest
@@ -297,7 +296,8 @@ class Client:
 
     async def load(self, *sources: Mapping[str, Any] | str | pathlib.Path) -> Objs:
         """
-        Create objects, custom resource definitions first, and wait until the API serves these.
+        Create objects, custom resource definitions first, then namespaces, and wait until the API
+        serves these definitions.
 
         Existing objects remain as they are.
 
@@ -305,10 +305,11 @@ class Client:
         :returns: the objects.
         :raises ValueError: if a file contains other things than objects.
         """
-        objs = [obj for source in sources for obj in _read(source)]
-        objs.sort(key=lambda obj: bool(obj['kind'] != 'CustomResourceDefinition'))
         loaded: Objs = []
-        for obj in objs:
+        for obj, place in direct.read(*sources):
+            if not obj.get('apiVersion') or not obj.get('kind'):
+                raise ValueError(f"{place or obj} is not a Kubernetes object: there is no "
+                                 f"apiVersion or no kind.")
             try:
                 loaded.append(await self.create(obj))
             except errors.APIConflictError:
@@ -317,16 +318,35 @@ class Client:
                 await self._wait_served(obj)
         return loaded
 
-    async def clean_up(self) -> None:
-        """Delete everything that this client has created, the newest objects first."""
+    async def clean_up(self, finalizers: Collection[str] = ()) -> None:
+        """
+        Delete everything that this client has created, the newest objects first.
+
+        These ``finalizers`` are removed, as the operators have stopped: objects with them, and so
+        the definitions of these, would stay forever, and the next test could not create any.
+        """
         for resource, obj in reversed(self.created):
-            meta = obj['metadata']
-            try:
-                await self.request(
-                    'DELETE', _make_url(resource, meta.get('namespace'), meta['name']))
-            except errors.APINotFoundError:
-                continue
+            with contextlib.suppress(errors.APINotFoundError):
+                await self.request('DELETE', _locate(resource, obj))
+                if resource != references.CRDS:
+                    left = await self.request('GET', _locate(resource, obj))
+                    await self._release(resource, left, finalizers)
+                    continue
+                defined = _get_defined(obj)
+                for each in await self.list(defined):
+                    await self._release(defined, each, finalizers)
+                await self.wait_gone(obj)
         self.created.clear()
+
+    async def _release(
+            self, resource: references.Resource, obj: Obj, finalizers: Collection[str]) -> None:
+        present = obj['metadata'].get('finalizers') or []
+        foreign = [name for name in present if name not in finalizers]
+        if foreign != present:
+            with contextlib.suppress(errors.APINotFoundError):
+                await self.request(
+                    'PATCH', _locate(resource, obj), {'metadata': {'finalizers': foreign}},
+                    content_type=MERGE_PATCH)
 
     async def find(self, kind: Kind) -> references.Resource:
         """
@@ -363,13 +383,11 @@ class Client:
         return (namespace or self.namespace) if resource.namespaced else None
 
     async def _wait_served(self, crd: Obj) -> None:
-        spec = crd['spec']
-        version = next(item['name'] for item in spec['versions'] if item['served'])
         await self.wait(crd, None, lambda obj: any(
             item['type'] == 'Established' and item['status'] == 'True'
             for item in obj['status']['conditions']))
-        path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
-        await waiting.wait_for(lambda: self.request('GET', path))
+        url = _get_defined(crd).get_url()
+        await waiting.wait_for(lambda: self.request('GET', url))
 
 
 class Run(Protocol):
@@ -561,7 +579,8 @@ class SyncClient:
 
     def load(self, *sources: Mapping[str, Any] | str | pathlib.Path) -> Objs:
         """
-        Create objects, custom resource definitions first, and wait until the API serves these.
+        Create objects, custom resource definitions first, then namespaces, and wait until the API
+        serves these definitions.
 
         Existing objects remain as they are.
 
@@ -582,6 +601,18 @@ def _make_url(
     return resource.get_url(namespace=within, name=name, subresource=subresource)
 
 
+def _locate(resource: references.Resource, obj: Obj) -> str:
+    return _make_url(resource, obj['metadata'].get('namespace'), obj['metadata']['name'])
+
+
+def _get_defined(crd: Obj) -> references.Resource:
+    """Get the resource that a definition defines, in any served version."""
+    spec = crd['spec']
+    version = next(item['name'] for item in spec['versions'] if item['served'])
+    return references.Resource(
+        spec['group'], version, spec['names']['plural'], kind=spec['names']['kind'])
+
+
 def _make_selector(kind: str | tuple[str, ...] | Mapping[str, Any]) -> references.Selector:
     if isinstance(kind, Mapping):
         group, _, version = kind['apiVersion'].rpartition('/')
@@ -598,21 +629,3 @@ def _name(kind: Kind, name: str | None) -> str:
     if isinstance(kind, Mapping):
         return f"{kind['kind']} {kind['metadata']['name']!r}"
     return f"{kind} {name!r}"
-
-
-@functools.lru_cache(maxsize=64)
-def _parse(text: str) -> list[Any]:
-    """Parse the documents of a file once: many tests load the same file."""
-    return yamltexts.load_all(text)
-
-
-def _read(source: Mapping[str, Any] | str | pathlib.Path) -> Objs:
-    if isinstance(source, Mapping):
-        return [dict(source)]
-    text = pathlib.Path(source).read_text(encoding='utf-8')
-    objs = copy.deepcopy(_parse(text))
-    for number, obj in enumerate(objs, start=1):
-        if obj and not (isinstance(obj, dict) and obj.get('apiVersion') and obj.get('kind')):
-            raise ValueError(f"{source}: document {number} is not a Kubernetes object: there is no "
-                             f"apiVersion or no kind.")
-    return [obj for obj in objs if obj]

@@ -103,6 +103,39 @@ async def test_what_was_created_is_cleaned_up(crd):
         await api.client.wait_gone(crd)
 
 
+def test_what_finalizers_keep_is_cleaned_up_on_a_real_api(crd, tmp_path):
+    registry = kopf.OperatorRegistry()
+    settings = kopf.OperatorSettings()
+    settings.persistence.finalizer = 'example.com/mine'
+
+    @kopf.on.create('kopfexamples', registry=registry, id='copy')
+    async def copy(name, body, **_):
+        if name == 'obj':
+            await kopf.apply({**OBJ, 'metadata': {'name': 'copy', 'namespace': 'default'}})
+
+    @kopf.on.delete('kopfexamples', registry=registry)
+    def release(**_):
+        pass
+
+    with run_sandbox() as sandbox:
+        sandbox.write_kubeconfig(tmp_path / 'kubeconfig')
+        for _ in range(2):
+            with Session(str(tmp_path / 'kubeconfig')) as session:
+                session.client.load(crd, OBJ)
+                session.start_operator(registry=registry, settings=settings)
+                session.client.wait(
+                    'kopfexamples', 'copy', lambda obj: obj['metadata']['finalizers'])
+            assert not sandbox.client.list('customresourcedefinitions')
+
+
+def test_lists_and_namespaces_are_loaded_before_what_is_in_them(session, tmp_path):
+    path = tmp_path / 'list.yaml'
+    path.write_text(yaml.safe_dump({'apiVersion': 'v1', 'kind': 'List', 'items': [
+        {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'x', 'namespace': 'ns'}},
+        {'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': 'ns'}}]}))
+    assert [obj['kind'] for obj in session.client.load(path)] == ['Namespace', 'ConfigMap']
+
+
 def test_a_sandbox_in_a_thread_is_used_by_anybody(crd, tmp_path):
     with run_sandbox() as sandbox:
         sandbox.client.load(crd)
