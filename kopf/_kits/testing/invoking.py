@@ -14,11 +14,12 @@ from typing import Any, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches, references
+from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
 from kopf._core.actions import decisions, execution, lifecycles, loggers, progression, subhandling
 from kopf._core.engines import posting
 from kopf._core.engines.reconciling import desired
 from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
+from kopf._kits import decorators
 from kopf._kits.testing import capturing, previews
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
@@ -309,21 +310,13 @@ def _iter_declared(registry: registries.OperatorRegistry) -> Iterator[handlers.H
 
 def _can_be(handler: handlers.Handler, reason: str) -> bool:
     match handler:
-        case handlers.ChangingHandler():
-            return handler.reason is None or handler.reason == reason
         case handlers.ActivityHandler():
             return handler.activity == {'login': 'authentication'}.get(reason, reason)
-        case handlers.WebhookHandler():
-            return handler.reason == reason
-        case handlers.WatchingHandler():
-            return reason == 'event'
-        case handlers.TimerHandler():
-            return reason == 'timer'
-        case handlers.DaemonHandler():
-            return reason == 'daemon'
-        case handlers.ReconcilingHandler():
-            return reason == 'reconcile'
-    return reason == 'index'
+        case handlers.ChangingHandler(reason=None):
+            return True
+        case handlers.ResourceHandler():
+            return decorators.name_decorator(handler) == reason
+    return False
 
 
 def complete(body: Mapping[str, Any]) -> bodies.RawBody:
@@ -351,10 +344,9 @@ def _make_cause(
         return causes.ActivityCause(
             logger=logger, memo=memo, indices={}, activity=handler.activity, settings=settings)
     group, _, version = raw['apiVersion'].rpartition('/')
-    plural = f"{raw['kind'].lower()}s"
     common: dict[str, Any] = {
         'logger': logger, 'memo': memo, 'indices': {}, 'body': body, 'patch': patch,
-        'resource': references.Resource(group, version, plural, kind=raw['kind'])}
+        'resource': previews.guess_resource(group, raw['kind'], version)}
     if isinstance(handler, handlers.WatchingHandler):
         type_ = given.get('type')
         return causes.WatchingCause(**common, type=type_, event={'type': type_, 'object': raw})

@@ -122,9 +122,10 @@ class _Kinds(Mapping[tuple[str, str], references.Resource]):
         return 0
 
 
-def guess_resource(group: str, kind: str) -> references.Resource:
+def guess_resource(group: str, kind: str, version: str | None = None) -> references.Resource:
     """Get the resource of a kind: as the sandbox has it, or else as most CRDs would."""
-    for item in kinds.builtin_kinds():
-        if (item.group, item.kind) == (group, kind):
-            return item.as_resource()
-    return references.Resource(group, 'v1', f'{kind.lower()}s', kind=kind, namespaced=True)
+    found = next(
+        (item.as_resource() for item in kinds.builtin_kinds()
+         if (item.group, item.kind) == (group, kind)),
+        references.Resource(group, 'v1', f'{kind.lower()}s', kind=kind, namespaced=True))
+    return found if version is None else dataclasses.replace(found, version=version)

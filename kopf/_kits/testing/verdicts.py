@@ -44,7 +44,8 @@ def explain(
     """
     raw = invoking.complete(body)
     if resource is None:
-        resource = previews.guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
+        group, _, version = raw['apiVersion'].rpartition('/')
+        resource = previews.guess_resource(group, raw['kind'], version)
     return explanations.explain(
         raw, resource=resource,
         registry=registry if registry is not None else registries.get_default_registry(),

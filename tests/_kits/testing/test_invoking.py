@@ -92,6 +92,33 @@ async def test_all_the_kwargs_are_there():
         'started', 'status', 'uid'])
 
 
+@pytest.mark.parametrize('api_version, kind, plural', [
+    ('networking.k8s.io/v1', 'Ingress', 'ingresses'),
+    ('autoscaling/v1', 'HorizontalPodAutoscaler', 'horizontalpodautoscalers'),
+    ('example.com/v1beta1', 'Website', 'websites'),
+])
+async def test_handlers_get_the_resource_of_the_object(registry, api_version, kind, plural):
+    @kopf.on.create(plural, registry=registry)
+    def fn(resource, **_):
+        return resource.api_version, resource.plural, resource.namespaced
+
+    done = await testing.invoke(fn, {'apiVersion': api_version, 'kind': kind}, registry=registry)
+    assert done.result == (api_version, plural, True)
+    found = testing.explain({'apiVersion': api_version, 'kind': kind}, registry=registry)
+    assert found.handlers[0].is_called
+
+
+async def test_explained_objects_are_of_their_versions(registry):
+    @kopf.on.create('example.com', 'v1beta1', 'websites', registry=registry)
+    def fn(**_):
+        pass
+
+    for version, is_called in [('v1beta1', True), ('v1', False)]:
+        found = testing.explain(
+            {'apiVersion': f'example.com/{version}', 'kind': 'Website'}, registry=registry)
+        assert found.handlers[0].is_called == is_called
+
+
 async def test_kwargs_can_be_replaced():
     def fn(index, name, **_):
         return [index, name]
