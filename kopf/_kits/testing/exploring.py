@@ -225,9 +225,11 @@ def explore(
             raise ValueError(f"{kind!r} is none of the faults: {', '.join(STRIKES)}.")
     chosen = Strike.parse(only) if only is not None else None
     kinds = strikes if chosen is None else {chosen.kind}
-    definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
+    if 'handover' in kinds:
+        from kopf._kits.projects import manifests  # only for this fault
+        load = [manifests.PEERING, *load]
     setup = runs.Setup(
-        sources, options, load=[*definitions, *load], ignore=ignore, rest=rest, limit=limit,
+        sources, options, load=load, ignore=ignore, rest=rest, limit=limit,
         real_limit=real_limit, external=external)
 
     def run(strike: Strike | None) -> _StruckRun:
@@ -303,7 +305,7 @@ class _StruckRun(runs.Run):
         strike = self._strike
         if strike is None or strike.is_call or strike.number != number:
             return None
-        self._revision = self.revision
+        self._revision = self.sandbox.revision
         return self._refuse(strike) if strike.kind.startswith('refuse') else None
 
     def _refuse(self, strike: Strike) -> faults.Fault:
@@ -328,7 +330,7 @@ class _StruckRun(runs.Run):
                 self.change(self._start_replica(1))
                 return None
             case 'gap':
-                self.forget_history()
+                self.sandbox.forget_history()
                 return None
         return faults.Fault(action='lose')
 

@@ -11,30 +11,6 @@ from typing import Any
 from kopf._cogs.configs import configuration
 
 
-def _make_definition(kind: str, scope: str) -> dict[str, Any]:
-    names = {'kind': kind, 'singular': kind.lower(), 'plural': f'{kind.lower()}s'}
-    schema = {'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}
-    return {
-        'apiVersion': 'apiextensions.k8s.io/v1',
-        'kind': 'CustomResourceDefinition',
-        'metadata': {'name': f"{names['plural']}.kopf.dev"},
-        'spec': {
-            'group': 'kopf.dev',
-            'scope': scope,
-            'names': names,
-            'versions': [{
-                'name': 'v1', 'served': True, 'storage': True,
-                'schema': {'openAPIV3Schema': schema}}],
-        },
-    }
-
-
-DEFINITIONS = (
-    _make_definition('ClusterKopfPeering', 'Cluster'),
-    _make_definition('KopfPeering', 'Namespaced'))
-"""The definitions of the resources by which replicas see each other."""
-
-
 def make_peering(options: Mapping[str, Any], namespace: str | None) -> dict[str, Any]:
     """Make the peering object of a namespace, or of the cluster, for an operator with options."""
     meta = {'name': _get_settings(options).name}

@@ -162,7 +162,11 @@ class Pipe(asyncio.Transport):
         while self._incoming and self._reading and not self._closing:
             data = self._incoming.popleft()
             self._size -= len(data)
-            self._feed(data)
+            if isinstance(self._protocol, asyncio.BufferedProtocol):
+                asyncio.protocols._feed_data_to_buffered_proto(  # type: ignore[attr-defined]
+                    self._protocol, data)
+            else:
+                self._protocol.data_received(data)
         if self.other is not None and self.other._blocked and self._size <= HIGH_WATER // 4:
             self.other._blocked = False
             self.other._protocol.resume_writing()
@@ -170,17 +174,6 @@ class Pipe(asyncio.Transport):
             self._eof_coming = False
             if not self._protocol.eof_received():
                 self.close()
-
-    def _feed(self, data: bytes) -> None:
-        if not isinstance(self._protocol, asyncio.BufferedProtocol):
-            self._protocol.data_received(data)
-            return
-        while data:
-            buffer = memoryview(self._protocol.get_buffer(len(data)))
-            size = min(len(data), len(buffer))
-            buffer[:size] = data[:size]
-            self._protocol.buffer_updated(size)
-            data = data[size:]
 
     def _lose(self) -> None:
         if not self._lost:

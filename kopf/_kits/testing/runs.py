@@ -441,19 +441,10 @@ class Run:
 
     # The API server.
 
-    @property
-    def revision(self) -> int:
-        """The latest version of the objects."""
-        return self.sandbox.revision
-
     def lag(self, revision: int) -> Lag:
         """Let the server behind the operator lag behind, until the end of this lag."""
         self._lag = Lag(revision)
         return self._lag
-
-    def forget_history(self) -> None:
-        """End all watches; they cannot be continued, so that only lists show the changes."""
-        self.sandbox.forget_history()
 
     def get_lag(self, target: requests.Target) -> Lag | None:
         """Get how far the server lags behind for a request."""
@@ -544,6 +535,7 @@ class ObservedSandbox(Sandbox):
         return [(resource[1], entry.decode()) for resource, entry in self._cluster.store.dump()]
 
     def forget_history(self) -> None:
+        """End all watches; they cannot be continued, so that only lists show the changes."""
         self._cluster.store.compact()
         self._watches.end()
 
