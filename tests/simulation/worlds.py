@@ -23,8 +23,7 @@ from typing import Any
 from unittest import mock
 
 import kopf
-from kopf._cogs.aiokits import tenures
-from kopf._cogs.clients import api, errors, outposts, vaults
+from kopf._cogs.clients import api, errors, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
@@ -127,9 +126,7 @@ def _seeded(seed: int) -> Iterator[None]:
                 api.Client, 'overloaded', property(
                     lambda client: seed % 3 == 0 and _is_congested(client))), mock.patch.object(
                 queueing, 'LONG_QUEUE', seed % 4), mock.patch.object(
-                queueing, 'PATIENT_MINIMUM', (seed + 1) % 2  # there are only a few objects
-                ), mock.patch.object(outposts, 'Outpost', elections.Outpost), mock.patch.object(
-                tenures, 'read_clock', lambda: asyncio.get_running_loop().time()):
+                queueing, 'PATIENT_MINIMUM', (seed + 1) % 2):  # there are only a few objects
             yield
     finally:
         companions.Companion.__hash__ = known_hash

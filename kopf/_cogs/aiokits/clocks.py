@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import datetime
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 PRECISION = 0.001
@@ -45,6 +46,16 @@ class Clock:
 
     def mono(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def is_virtual() -> bool:
+    """Whether the time of the running event loop is virtual. It stands still while code runs."""
+    return hasattr(asyncio.get_running_loop(), 'wall_time')
+
+
+def choose(real: Callable[[], float]) -> Callable[[], float]:
+    """Choose the clock of the running event loop if its time is virtual, or else the real one."""
+    return asyncio.get_running_loop().time if is_virtual() else real
 
 
 def stand_still() -> contextlib.AbstractContextManager[object]:

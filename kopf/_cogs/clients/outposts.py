@@ -4,6 +4,9 @@ Outposts: threads that keep Leases, with an event loop and connections of their 
 The handlers of an operator can block its event loop for any time. Its Leases have to be renewed
 meanwhile. So, the thread shares nothing with the event loop of the operator but what needs no
 locks, and the credentials, which it borrows when it has none that are valid.
+
+In virtual time, no time passes while handlers block the event loop, so there is no thread: what is
+done "in the thread" is done in the event loop of the operator, by its clock.
 """
 import asyncio
 import concurrent.futures
@@ -14,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kopf._cogs.aiokits import tasks, timeouts
+from kopf._cogs.aiokits import clocks, tasks, timeouts
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
@@ -55,14 +58,19 @@ class Outpost:
     def __post_init__(self) -> None:
         self._operator = asyncio.get_running_loop()
         self._lent: credentials.Credentials | None = None
-        self._loop = asyncio.SelectorEventLoop()
+        is_virtual = clocks.is_virtual()
+        self._loop = self._operator if is_virtual else asyncio.SelectorEventLoop()
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stopping = asyncio.Event()
         self._time_to_release: float | None = None
-        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        if self._loop is self._operator:
+            self._task = self._loop.create_task(self._serve(), name=self.name)
+            self._task.add_done_callback(lambda task: self._end(task.result))
+        else:
+            threading.Thread(
+                target=self._end, args=[self._run], name=self.name, daemon=True).start()
 
     def check(self) -> None:
         """
@@ -99,9 +107,12 @@ class Outpost:
             self._operator.call_soon_threadsafe(self.on_change)
 
     def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    def _end(self, get_result: Callable[[], None]) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._serve())
+            get_result()
         except BaseException as e:
             self.on_end()
             self._ended.set_exception(e)

@@ -1,8 +1,6 @@
 """
 Handovers between two replicas of an operator, by a peering: the replica with the higher priority
 works, and the other one is paused.
-
-Leases are no option here: they are renewed in threads, by the real time.
 """
 import copy
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 
 import pytest
 
@@ -254,3 +255,61 @@ async def test_retried_handlers_can_apply_manifests(registry, crd):
         await api.client.create('kopfexamples', 'name1')
         await api.client.wait(
             'configmaps', 'name1', lambda obj: obj['data'] == {'key': 'value'}, timeout=60)
+
+
+@virtual_time
+async def test_leases_are_kept_in_virtual_time(registry, crd):
+    @kopf.on.create('kopfexamples', registry=registry, id='fn')
+    async def fn(**_):
+        return asyncio.get_running_loop().time()
+
+    def make(identity):
+        settings = kopf.OperatorSettings()
+        settings.leadership.name = 'mine'
+        return api.operator(registry=registry, settings=settings, identity=identity)
+
+    async def create(name):
+        await api.client.create('kopfexamples', name)
+        began = asyncio.get_running_loop().time()
+        obj = await api.client.wait(
+            'kopfexamples', name, lambda obj: obj['status']['fn'], timeout=60)
+        return obj['status']['fn'] - began
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with make('one') as one, make('two') as two:
+            await asyncio.sleep(3600)
+            assert await create('first') < 2
+            assert "Handler 'fn' is invoked" in one.text
+            assert "Lost the Lease" not in one.text
+            outage = api.sandbox.faults.add(testing.Fault(action='refuse', resource='leases'))
+            await asyncio.sleep(11)  # the deadline of the renewal
+            assert "Lost the Lease" in one.text
+            api.sandbox.faults.remove(outage)
+            await one.stop()
+            assert await create('second') < 15  # the duration of the Lease
+            assert "Handler 'fn' is invoked" in two.text
+
+
+@virtual_time
+async def test_shards_are_held_in_virtual_time(registry, crd):
+    @kopf.on.create('kopfexamples', registry=registry, id='fn')
+    async def fn(**_):
+        return 'done'
+
+    async with testing.open_api('sandbox') as api, contextlib.AsyncExitStack() as stack:
+        await api.client.load(crd)
+        logs = []
+        for identity in ['one', 'two']:
+            settings = kopf.OperatorSettings()
+            settings.sharding.count = 4
+            operator = await stack.enter_async_context(
+                api.operator(registry=registry, settings=settings, identity=identity))
+            logs.append(operator)
+        await asyncio.sleep(60)
+        for number in range(20):
+            await api.client.create('kopfexamples', f'obj-{number}')
+        for number in range(20):
+            await api.client.wait('kopfexamples', f'obj-{number}', lambda obj: obj['status']['fn'])
+        assert all("2 of 4 shards are held" in operator.text for operator in logs)
+        assert all("Handler 'fn' is invoked" in operator.text for operator in logs)

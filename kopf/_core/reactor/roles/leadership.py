@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
-from kopf._cogs.aiokits import tenures
+from kopf._cogs.aiokits import clocks, tenures
 from kopf._cogs.clients import api, errors, outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import serviceaccounts
@@ -66,7 +66,7 @@ class Leadership(coordination.Coordination, api.Tenure):
         assert name is not None
         me = identity if identity is not None else records.make_identity()
         namespace = find_namespace(settings, vault.select_all())
-        self._tenure = tenures.Tenure()
+        self._tenure = tenures.Tenure(clocks.choose(tenures.read_clock))
         self._outpost = outposts.Outpost(
             name='kopf-leadership', settings=settings, vault=vault,
             assign=lambda client: leadership.Candidacy(

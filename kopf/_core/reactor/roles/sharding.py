@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Collection, Coroutine, Mapping
 
-from kopf._cogs.aiokits import tasks, tenures
+from kopf._cogs.aiokits import clocks, tasks, tenures
 from kopf._cogs.clients import outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._core.engines import indexing
@@ -58,7 +58,7 @@ class Sharding(divisions.Division):
         self._settled = asyncio.Event()
         self._ending: dict[holdings.Grant, tuple[shardworks.Shard, asyncio.Task[None]]] = {}
         """The works that are being ended, or whose shards are not given away yet."""
-        self._own = holdings.Holdings(tenures.Tenure())
+        self._own = holdings.Holdings(tenures.Tenure(clocks.choose(tenures.read_clock)))
         self._parts = parts
         self._first: shardworks.Shard | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
