@@ -82,6 +82,7 @@ class CLIControls:
     registry: registries.OperatorRegistry | None = None
     settings: configuration.OperatorSettings | None = None
     loop: asyncio.AbstractEventLoop | None = None
+    load: Callable[..., None] = loaders.preload
 
 
 class LogFormatChoice(click.Choice[str]):
@@ -1313,7 +1314,8 @@ def _preload(
         expecting = redirecting.fill_in()
     try:
         with expecting:
-            loaders.preload(paths=paths, modules=modules)
+            click.get_current_context().ensure_object(CLIControls).load(
+                paths=paths, modules=modules)
     except loaders.LoadingError as e:
         raise _describe(e) from e
 

@@ -171,9 +171,10 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
 
     def _run(self) -> None:
         controls = cli.CLIControls(
-            stop_flag=self._stop, registry=self.registry, settings=self.settings, loop=self._loop)
+            stop_flag=self._stop, registry=self.registry, settings=self.settings, loop=self._loop,
+            load=self._load)
         try:
-            with _keep_logging(), scripts.load_into(self.registry):
+            with _keep_logging():
                 result = click.testing.CliRunner().invoke(
                     self._command, *self.args, obj=controls, **self.kwargs)
         except BaseException as e:
@@ -186,6 +187,12 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
+
+    def _load(self, **sources: Any) -> None:
+        with scripts.load_into(self.registry):
+            loaders.preload(**sources)
+        if self.registry is not None:  # in this thread; its startup handlers can declare others
+            registries.default_registry_var.set(self.registry)
 
     def _abandon(self) -> TimeoutError:
         asyncio.run_coroutine_threadsafe(self._cancel(), self._loop)

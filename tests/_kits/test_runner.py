@@ -1,4 +1,6 @@
+import builtins
 import contextlib
+import importlib
 import logging
 import threading
 
@@ -173,6 +175,33 @@ def test_a_registry_gets_the_handlers_of_the_files(script):
         run(runner, "authentication has finished")
         assert len(registry._activities) == 1
     assert len(kopf.get_default_registry()._activities) == 0
+
+
+def test_operators_side_by_side_have_registries_of_their_own(tmp_path):
+    before = importlib.import_module, builtins.__import__, kopf.get_default_registry()
+    found = []
+    with contextlib.ExitStack() as stack:
+        for name in ['one', 'two']:
+            path = tmp_path / f'{name}.py'
+            path.write_text(f"""
+import kopf
+import time
+
+time.sleep(0.2)
+
+@kopf.on.startup(id='{name}')
+def fn(**_):
+    kopf.on.create('kopfexamples', id='{name}')(fn)
+""")
+            registry = kopf.OperatorRegistry()
+            found.append(registry)
+            wait = stack.enter_context(listen(f"Activity '{name}' succeeded"))
+            stack.enter_context(
+                KopfRunner([*ARGS, str(path)], registry=registry, timeout=200))
+            stack.callback(wait)
+    assert [[each.id for each in registry._activities] for registry in found] == [['one'], ['two']]
+    assert [[each.id for each in registry._changing] for registry in found] == [['one'], ['two']]
+    assert before == (importlib.import_module, builtins.__import__, kopf.get_default_registry())
 
 
 def test_the_default_registry_gets_each_file_once(script):

@@ -168,6 +168,9 @@ SmartOperatorRegistry = OperatorRegistry
 
 _default_registry = OperatorRegistry()
 
+default_registry_var: ContextVar[OperatorRegistry] = ContextVar('default_registry_var')
+"""The default registry of a context, instead of that of the process: of operators in tests."""
+
 
 def get_default_registry() -> OperatorRegistry:
     """
@@ -179,7 +182,7 @@ def get_default_registry() -> OperatorRegistry:
 
     See "Embed an operator in a program" in the documentation.
     """
-    return _default_registry
+    return default_registry_var.get(_default_registry)
 
 
 def set_default_registry(registry: OperatorRegistry) -> None:

@@ -117,6 +117,8 @@ class Operator:
         self._stop, ready = asyncio.Event(), loop.create_future()
         context = contextvars.copy_context()
         context.run(_current.set, self)
+        if registry is not None:  # its startup handlers can declare others
+            context.run(registries.default_registry_var.set, registry)
         self._task = loop.create_task(
             self._run(registry, ready), name='operator under test', context=context)
         try:

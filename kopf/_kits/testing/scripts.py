@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Iterable, Iterator
@@ -19,6 +20,8 @@ from typing import Any
 from kopf._core.intents import registries
 
 PREFIX = '__kopf_script_'
+
+_lock = threading.RLock()
 
 _loaded: 'weakref.WeakKeyDictionary[registries.OperatorRegistry, dict[str, types.ModuleType]]'
 _loaded = weakref.WeakKeyDictionary()
@@ -36,26 +39,29 @@ def load_into(registry: registries.OperatorRegistry | None) -> Iterator[None]:
     """
     Make the registry the default one for the block. Each file is loaded once per registry.
 
-    If the registry is None, the default registry stays as it is.
+    If the registry is None, the default registry stays as it is. Other threads wait until the end
+    of the block: modules, and the functions that import them, are those of the process.
     """
-    previous = registries.get_default_registry()
-    registry = registry if registry is not None else previous
-    for modules in list(_loaded.values()):
-        for name in modules:
-            sys.modules.pop(name, None)
-    sys.modules.update(_loaded.get(registry, {}))
-    foreign = {name for name in sys.modules if name.startswith(PREFIX)} - {
-        *_loaded.get(registry, ())}
-    aside = {name: sys.modules.pop(name) for name in foreign if registry is not previous}
-    registries.set_default_registry(registry)
-    try:
-        with _following(registry, previous):
-            yield
-    finally:
-        registries.set_default_registry(previous)
-        _loaded[registry] = {
-            name: module for name, module in sys.modules.items() if name.startswith(PREFIX)}
-        sys.modules.update(aside)
+    default = registries.get_default_registry()
+    target = registry if registry is not None else default
+    with _lock:
+        for modules in list(_loaded.values()):
+            for name in modules:
+                sys.modules.pop(name, None)
+        sys.modules.update(_loaded.get(target, {}))
+        foreign = {name for name in sys.modules if name.startswith(PREFIX)} - {
+            *_loaded.get(target, ())}
+        aside = {name: sys.modules.pop(name) for name in foreign if target is not default}
+        token = None if registry is None else registries.default_registry_var.set(registry)
+        try:
+            with _following(target, default):
+                yield
+        finally:
+            if token is not None:
+                registries.default_registry_var.reset(token)
+            _loaded[target] = {
+                name: module for name, module in sys.modules.items() if name.startswith(PREFIX)}
+            sys.modules.update(aside)
 
 
 def find_imported(path: str | os.PathLike[str]) -> str | None:

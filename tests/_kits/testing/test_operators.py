@@ -200,6 +200,23 @@ def fn(**_):
 
 
 @virtual_time
+async def test_startup_handlers_can_declare_others(script, crd):
+    path = script("""
+def fn(**_):
+    return 'done'
+
+@kopf.on.startup()
+def declare(**_):
+    kopf.on.create('kopfexamples', id='fn')(fn)
+""")
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(path):
+            await api.client.create('kopfexamples', 'obj')
+            await api.client.wait('kopfexamples', 'obj', lambda obj: obj['status']['fn'])
+
+
+@virtual_time
 async def test_modules_give_their_own_handlers(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ('module_one', 'module_two'):
