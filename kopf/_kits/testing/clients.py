@@ -322,8 +322,9 @@ class Client:
         """
         Delete everything that this client has created, the newest objects first.
 
-        These ``finalizers`` are removed, as the operators have stopped: objects with them, and so
-        the definitions of these, would stay forever, and the next test could not create any.
+        :param finalizers: the finalizers to remove, as those of operators that have stopped:
+            objects with them, and so the definitions of these objects, would stay forever, and the
+            next test could not create any. Default: none.
         """
         for resource, obj in reversed(self.created):
             with contextlib.suppress(errors.APINotFoundError):
