@@ -11,7 +11,8 @@ import pathlib
 import secrets
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import yaml
 
@@ -40,17 +41,22 @@ def reserve(kubeconfig: pathlib.Path | None = None) -> Iterator[Place]:
         yield Place(listener, kubeconfig or pathlib.Path(folder, 'kubeconfig'))
 
 
+def make_kubeconfig(cluster: Mapping[str, Any], token: str) -> str:
+    """Make a kubeconfig for one cluster, which is given as there, with one token."""
+    context = {'cluster': 'local', 'user': 'admin', 'namespace': 'default'}
+    return yaml.safe_dump({
+        'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
+        'clusters': [{'name': 'local', 'cluster': cluster}],
+        'users': [{'name': 'admin', 'user': {'token': token}}],
+        'contexts': [{'name': 'admin', 'context': context}]})
+
+
 @contextlib.contextmanager
 def expect(place: Place) -> Iterator[None]:
     """Let the clients that are made in the block find the sandbox that will start at the place."""
     host, port = place.socket.getsockname()
-    context = {'cluster': 'local', 'user': 'admin', 'namespace': 'default'}
-    place.kubeconfig.write_text(yaml.safe_dump({
-        'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
-        'clusters': [{'name': 'local', 'cluster': {'server': f'http://{host}:{port}'}}],
-        'users': [{'name': 'admin', 'user': {'token': place.token}}],
-        'contexts': [{'name': 'admin', 'context': context}],
-    }), 'utf-8')
+    place.kubeconfig.write_text(
+        make_kubeconfig({'server': f'http://{host}:{port}'}, place.token), 'utf-8')
     with redirect(place.kubeconfig):
         try:
             yield

@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -81,7 +81,7 @@ def accompany(
     parsed = _parse(fault)
     with contextlib.ExitStack() as stack:
         place = place or stack.enter_context(redirecting.reserve())
-        own = stack.enter_context(_define_kinds())
+        own = _define_kinds()
         with _explain():
             below = stack.enter_context(_report(upstream, registry, functools.partial(
                 make_upstream, namespaces=references.select_specific_namespaces(namespaces))))
@@ -132,37 +132,27 @@ def join() -> vaults.Vault:
     """
     found = apis.read_credentials(
         yaml.safe_load(pathlib.Path(os.environ[SHARED]).read_text('utf-8')))
-    kinds = sys.modules.get('kopf._kits.typed.kinds')
-    if kinds is not None:
+    if definitions := _define_kinds():
         from kopf._kits.typed import publishing
         try:
-            for definition in kinds.define(kinds.get_declared()):
+            for definition in definitions:
                 with contextlib.suppress(publishing.ConflictError):
                     asyncio.run(publishing.publish(
                         [definition], publishing.Options(apply=True),
                         vault=vaults.Vault({'sandbox': found})))
-        except (TypeError, commanding.CommandError) as e:
+        except commanding.CommandError as e:
             raise click.ClickException(str(e)) from e
     asyncio.run(piggybacking.configure_clients())
     return vaults.Vault({'sandbox': found})
 
 
-@contextlib.contextmanager
-def _define_kinds() -> Iterator[Sequence[pathlib.Path]]:
-    """Write the definitions of the typed kinds of this process to files, if there are any."""
+def _define_kinds() -> Sequence[Mapping[str, Any]]:
+    """Define the typed kinds of this process, if there are any."""
     kinds = sys.modules.get('kopf._kits.typed.kinds')
-    if kinds is None:
-        yield []
-        return
-    from kopf._kits.typed import publishing
     try:
-        definitions = kinds.define(kinds.get_declared())
+        return [] if kinds is None else kinds.define(kinds.get_declared())
     except TypeError as e:
         raise click.ClickException(str(e)) from e
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, 'crd.yaml')
-        publishing.write(definitions, path)
-        yield [path]
 
 
 @contextlib.contextmanager

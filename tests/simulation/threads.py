@@ -18,6 +18,7 @@ from typing import Any
 
 from kopf._cogs.configs import configuration
 from kopf._kits.testing import processes
+from tests import seeded
 
 DELAYS = (0.0, 0.0, 0.0, 0.001, 0.03)
 """How much later (seconds) than it can a thread goes on: other threads have the processor."""
@@ -26,7 +27,7 @@ PATIENCE = 60.0
 """How long (seconds of real time) the loop waits for a thread, which must not block."""
 
 
-class Loop(processes.SeededLoop):
+class Loop(seeded.SeededLoop):
     """The loop of these threads. It waits for them while they run, so they never hold its time."""
 
     def hold_for(self, future: 'asyncio.Future[Any]', call: object) -> None:
@@ -36,10 +37,10 @@ class Loop(processes.SeededLoop):
         """Make no flag: `Event` replaces those of the real time."""
 
 
-class Host(processes.Process):
+class Host(seeded.SeededProcess):
     """A process with threads."""
 
-    def __init__(self, name: str, loop: processes.SeededLoop) -> None:
+    def __init__(self, name: str, loop: seeded.SeededLoop) -> None:
         super().__init__(name, loop)
         self.threads: list[Thread] = []
         """Those that have not ended, also if they have not begun."""

@@ -37,6 +37,7 @@ from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.requests import Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
+from tests import seeded
 from tests.simulation import elections, pauses, plans, specimens, threads
 from tests.simulation.admissions import Admissions
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
@@ -197,7 +198,7 @@ class _LogHandler(logging.Handler):
 class Life(threads.Host):
     """One life of an operator: from its start until it is killed or stopped."""
 
-    def __init__(self, world: 'World', who: int, number: int, loop: processes.SeededLoop) -> None:
+    def __init__(self, world: 'World', who: int, number: int, loop: seeded.SeededLoop) -> None:
         super().__init__(f"operator {'AB'[who]}{number}", loop)
         self.who = who
         self.killed = False
@@ -535,7 +536,7 @@ class World:
 
     async def live(self) -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, processes.SeededLoop)
+        assert isinstance(loop, seeded.SeededLoop)
         self._loop = loop
         loop.set_exception_handler(self.handle_exception)
         self.sandbox = sandbox = Sandbox()

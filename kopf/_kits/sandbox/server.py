@@ -4,7 +4,7 @@ The sandbox itself: a Kubernetes API on a port of this machine, and in this proc
 import asyncio
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Sandbox(Direct):
     :param port: the port to listen on. Default: 0, any free port.
     :param tls: whether to serve HTTPS, with certificates made for this run. Otherwise, HTTP.
     :param state: the file from which to load the objects, and in which to save them. Default: none.
-    :param load: YAML files with objects to apply at the start.
+    :param load: YAML files with objects, and objects as dicts, to apply at the start.
     :param upstream: the cluster whose objects are here, too. Default: none.
     :param history: the number of the latest changes to keep for watches and for pages of lists.
     """
@@ -54,7 +54,7 @@ class Sandbox(Direct):
             port: int = 0,
             tls: bool = False,
             state: Path | None = None,
-            load: Sequence[Path] = (),
+            load: Sequence[Mapping[str, Any] | Path] = (),
             upstream: Upstream | None = None,
             history: int = 10_000,
     ) -> None:

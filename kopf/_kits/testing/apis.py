@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import dataclasses
 import errno
-import functools
 import os
 import pathlib
 import sys
@@ -71,15 +70,9 @@ class API:
         if rbac and self.sandbox is None:
             raise ValueError("rbac=True needs a sandbox: on a real API, use `kopf rbac`.")
         if self.sandbox is not None:
-            operator.before_start = functools.partial(
-                self._prepare, operator if rbac else None)
+            operator.before_start = lambda registry: asyncio.create_task(
+                self._set_up(operator if rbac else None, registry), context=self._context)
         return operator
-
-    async def _prepare(
-            self, confined: operators.Operator | None, registry: registries.OperatorRegistry,
-    ) -> None:
-        await asyncio.get_running_loop().create_task(
-            self._set_up(confined, registry), context=self._context)
 
     async def _set_up(
             self, confined: operators.Operator | None, registry: registries.OperatorRegistry,

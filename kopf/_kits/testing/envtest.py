@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.request
 
-import yaml
+from kopf._kits import redirecting
 
 ASSETS = 'KUBEBUILDER_ASSETS'
 START_TIMEOUT = 60.0
@@ -59,14 +59,8 @@ def start() -> pathlib.Path:
     server = f'https://127.0.0.1:{port}'
     _wait_ready(server, process, folder)
     kubeconfig = folder / 'kubeconfig'
-    kubeconfig.write_text(yaml.safe_dump({
-        'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
-        'clusters': [{'name': 'envtest', 'cluster': {
-            'server': server, 'insecure-skip-tls-verify': True}}],
-        'users': [{'name': 'admin', 'user': {'token': TOKEN}}],
-        'contexts': [{'name': 'admin', 'context': {
-            'cluster': 'envtest', 'user': 'admin', 'namespace': 'default'}}],
-    }))
+    kubeconfig.write_text(redirecting.make_kubeconfig(
+        {'server': server, 'insecure-skip-tls-verify': True}, TOKEN))
     return kubeconfig
 
 

@@ -9,7 +9,6 @@ import collections
 import contextvars
 import socket
 import types
-from collections.abc import Callable
 from typing import Any
 
 HIGH_WATER = 256 * 1024
@@ -24,17 +23,13 @@ class Pipe(asyncio.Transport):
     """
 
     def __init__(
-            self,
-            loop: asyncio.AbstractEventLoop,
-            context: contextvars.Context,
+            self, loop: asyncio.AbstractEventLoop, context: contextvars.Context,
             extra: dict[str, Any],
-            delay: Callable[[], float],
     ) -> None:
         super().__init__(extra)
         self.other: Pipe | None = None
         self.sender: contextvars.Context | None = None
         """The context in which this end has written the latest data."""
-        self._delay = delay
         self._loop = loop
         self._protocol: Any = asyncio.Protocol()
         self._context = context
@@ -47,8 +42,6 @@ class Pipe(asyncio.Transport):
         self._eof_coming = False
         self._blocked = False
         self._scheduled = False
-        self._is_late = False
-        """Whether data is on its way that takes some time."""
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         protocol: asyncio.BaseProtocol = self._protocol
@@ -109,25 +102,19 @@ class Pipe(asyncio.Transport):
             self._loop.call_soon(self._lose, context=self._context)
 
     def abort(self) -> None:
-        if self.other is not None and self.other._is_late and not self._closing:
-            self.other._incoming.clear()  # a reset: what is not transmitted yet is discarded
-            self.other._size = 0
         self.close()
 
     def _force_close(self, exc: BaseException | None) -> None:  # called by asyncio's TLS
         self.close()
 
-    def sever(self, *, lossy: bool) -> None:
+    def sever(self) -> None:
         """
         Break the connection without a word to this end, as when its process is killed.
 
-        The other end gets what is in transit, unless it is lost, and then the end of the data.
+        The other end gets what is in transit, and then the end of the data.
         """
         self._closing = True
         if self.other is not None:
-            if lossy:
-                self.other._incoming.clear()
-                self.other._size = 0
             self.other._eof_coming = True
             self.other._schedule()
 
@@ -150,15 +137,10 @@ class Pipe(asyncio.Transport):
     def _schedule(self) -> None:
         if not self._scheduled and not self._closing:
             self._scheduled = True
-            delay = self._delay()
-            self._is_late = delay > 0
-            if self._is_late:
-                self._loop.call_later(delay, self._deliver, context=self._context)
-            else:
-                self._loop.call_soon(self._deliver, context=self._context)
+            self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
-        self._scheduled = self._is_late = False
+        self._scheduled = False
         while self._incoming and self._reading and not self._closing:
             data = self._incoming.popleft()
             self._size -= len(data)
@@ -181,23 +163,3 @@ class Pipe(asyncio.Transport):
             self._incoming.clear()
             self._size = 0
             self._protocol.connection_lost(None)
-
-
-def connect(
-        loop: asyncio.AbstractEventLoop,
-        *,
-        address: tuple[str, int],
-        context: contextvars.Context,
-        delay: Callable[[], float] = lambda: 0.0,
-) -> tuple[Pipe, Pipe]:
-    """
-    Connect to a server, which runs in its own context; return the ends of the client and of it.
-
-    ``delay`` is called for each piece of data: after how many seconds it reaches the other end.
-    """
-    peer = (address[0], 0)
-    near = Pipe(
-        loop, contextvars.copy_context(), {'peername': address, 'sockname': peer}, delay)
-    far = Pipe(loop, context, {'peername': peer, 'sockname': address}, delay)
-    near.other, far.other = far, near
-    return near, far

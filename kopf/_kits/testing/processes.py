@@ -1,16 +1,14 @@
 """
 Simulated processes: several operators and an API server in one event loop, in virtual time.
 
-A seed decides everything that is arbitrary in reality: which task runs next, and how long each
-piece of data is on its way. So, a run can be repeated exactly. A process can be killed at any
-moment, as by ``kill -9``: no code of it runs any more, and its connections break.
+Nothing is arbitrary, so a run can be repeated exactly. A process can be killed at any moment, as by
+``kill -9``: no code of it runs any more, and its connections break.
 """
 import asyncio
 import contextvars
 import datetime
 import heapq
 import itertools
-import random
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -43,15 +41,13 @@ class Process:
     What runs in a context of its own: tasks, callbacks, connections. `run` starts something in it.
     """
 
-    def __init__(self, name: str, loop: 'SeededLoop') -> None:
+    def __init__(self, name: str, loop: 'ProcessLoop') -> None:
         super().__init__()
         self.name = name
         self.loop = loop
         self.alive = True
         self.death: asyncio.Future[None] = loop.create_future()
         """Is done as soon as the process is killed."""
-        self.cut_until = 0.0
-        """Until when (the time of the loop) nothing gets through its connections."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._many = 100
         self._links: list[pipes.Pipe] = []
@@ -70,27 +66,23 @@ class Process:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._many = 2 * len(self._tasks) + 100
 
-    def owns(self, task: object) -> bool:
-        """Whether the task was started in this process."""
-        return isinstance(task, SeededTask) and task.process is self
-
     def link(self, near: pipes.Pipe) -> None:
         """Note a connection of the process, by its near end."""
         self._links = [pipe for pipe in self._links if not pipe.is_closing()]
         self._links.append(near)
 
-    def kill(self, *, lossy: bool = False) -> None:
+    def kill(self) -> None:
         """
         End the process as ``kill -9`` does: none of its code runs any more.
 
-        What it has sent is still delivered, unless the end is ``lossy``, as at a loss of its node.
+        What it has sent is still delivered.
         """
         self.alive = False
         if not self.death.done():
             self.death.set_result(None)
         for pipe in self._links:
             if not pipe.is_closing():
-                pipe.sever(lossy=lossy)
+                pipe.sever()
         self.loop.kill_servers(self)
         self.loop.freeze(self)
 
@@ -120,41 +112,30 @@ class Process:
         self._tasks.clear()  # some of them are keys of weak dicts whose values refer to the loop
 
 
-class SeededTask(asyncio.Task[Any]):
+class NumberedTask(asyncio.Task[Any]):
     """A task with a reproducible hash, so that sets of tasks have the same order in each run."""
 
-    def __init__(
-            self, number: int, process: Process | None, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, number: int, *args: Any, **kwargs: Any) -> None:
         self.number = number
-        self.process = process
         super().__init__(*args, **kwargs)
 
     def __hash__(self) -> int:
         return self.number
 
 
-class SeededLoop(virtual.VirtualLoop):
+class ProcessLoop(virtual.VirtualLoop):
     """
-    An event loop with virtual time, whose arbitrary decisions follow from a seed.
+    An event loop with virtual time, in which processes can be killed.
 
-    ``disorder`` is the probability that the tasks which can run are run in another order than that
-    in which they were woken up. ``latency`` is the range of the delays of data, in seconds.
     ``origin`` is the wall time at the beginning.
     """
 
     farewell = virtual.PATIENCE  # there are many runs, and many of their ends
 
-    def __init__(
-            self, seed: int | str, *,
-            disorder: float = 0.0, latency: tuple[float, float] = (0.0, 0.0),
-            origin: datetime.datetime = ORIGIN,
-    ) -> None:
-        self.random = random.Random(seed)
-        self.disorder = disorder
-        self.latency = latency
+    def __init__(self, *, origin: datetime.datetime = ORIGIN) -> None:
         self._numbers = itertools.count()
         self._dead: set[Process] = set()
-        self._known: weakref.WeakSet[SeededTask] = weakref.WeakSet()
+        self._known: weakref.WeakSet[NumberedTask] = weakref.WeakSet()
         super().__init__()
         self._origin = origin
         self.set_task_factory(self._make_task)
@@ -163,7 +144,7 @@ class SeededLoop(virtual.VirtualLoop):
             self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
         context: contextvars.Context | None = options.get('context')
         process = current.get() if context is None else context.get(current)
-        task = SeededTask(next(self._numbers), process, coro, loop=loop, **options)
+        task = NumberedTask(next(self._numbers), coro, loop=loop, **options)
         self._known.add(task)
         if process is not None:
             process.own(task)
@@ -174,23 +155,12 @@ class SeededLoop(virtual.VirtualLoop):
         for task in self._known:  # `asyncio.all_tasks` goes through the tasks of all loops
             asyncio._unregister_task(task)
 
-    # The order.
+    # The callbacks.
 
     def _run_once(self) -> None:
-        if self._dead or self.disorder:
-            self._arrange()
-        super()._run_once()  # type: ignore[misc]
-
-    def _arrange(self) -> None:
-        ready: Any = self._ready  # type: ignore[attr-defined]
         if self._dead:
-            self._sift(ready)
-        if len(ready) > 1 and self.random.random() < self.disorder:
-            places = [i for i, handle in enumerate(list(ready)) if _is_step(handle)]
-            steps = [ready[i] for i in places]
-            self.random.shuffle(steps)
-            for i, handle in zip(places, steps, strict=True):
-                ready[i] = handle
+            self._sift(self._ready)  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
 
     def _sift(self, ready: Any) -> None:
         present = [ready.popleft() for _ in range(len(ready))]  # threads can append at any moment
@@ -240,21 +210,8 @@ class SeededLoop(virtual.VirtualLoop):
                 self.remove_reader(listener.sock)
                 listener.sock.close()
 
-    def get_delay(self, process: Process | None) -> float:
-        """Return after how many seconds data of the process arrives that is sent now."""
-        low, high = self.latency
-        delay = self.random.uniform(low, high) if high else 0.0
-        cut = 0.0 if process is None else process.cut_until - self.time()
-        return max(cut, 0.0) + delay
-
     async def sock_connect(self, sock: Any, address: Any) -> None:
         listener = self._find_listener(address)
-        host = None if listener is None else listener.context.get(current)
-        process = current.get() or host
-        if process is not None:
-            await asyncio.sleep(self.get_delay(process))
-            if not process.alive:
-                raise ConnectionRefusedError("The process is killed.")
         if listener is not None and not listener.is_open:
             raise ConnectionRefusedError("The server is closed.")
         await super().sock_connect(sock, address)
@@ -265,17 +222,10 @@ class SeededLoop(virtual.VirtualLoop):
         process, host = current.get(), context.get(current)
         context = context.copy()
         context.run(peer.set, process)
-        near, far = pipes.connect(
-            self, address=address, context=context,
-            delay=lambda: self.get_delay(process or host))
+        near, far = super().join(address, context)
         context.run(connection.set, near)
         if process is not None:
             process.link(near)
         if host is not None:
             host.link(far)
         return near, far
-
-
-def _is_step(handle: Any) -> bool:
-    """Whether the callback is a step of a task."""
-    return isinstance(getattr(handle._callback, '__self__', None), asyncio.Task)

@@ -147,7 +147,7 @@ class Run:
     operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
     """
 
-    loop: processes.SeededLoop
+    loop: processes.ProcessLoop
 
     def __init__(
             self, setup: Setup, *, upstream: Upstream | None = None,
@@ -189,7 +189,7 @@ class Run:
 
     def play(self, scenario: Scenario) -> None:
         """Run the scenario, and wait for the rest. In its end, nothing is left of the operator."""
-        self.loop = processes.SeededLoop(0, origin=self.setup.origin)
+        self.loop = processes.ProcessLoop(origin=self.setup.origin)
         with (contextlib.suppress(BlockedError),
               asyncio.Runner(loop_factory=lambda: self.loop) as runner, self._limit_real_time()):
             runner.run(self._live(scenario))

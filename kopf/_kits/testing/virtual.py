@@ -318,7 +318,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self, address: tuple[str, int], context: contextvars.Context,
     ) -> tuple[pipes.Pipe, pipes.Pipe]:
         """Connect to a server in this loop; return the ends of the client and of the server."""
-        return pipes.connect(self, address=address, context=context)
+        peer = (address[0], 0)
+        near = self.make_pipe(contextvars.copy_context(), {'peername': address, 'sockname': peer})
+        far = self.make_pipe(context, {'peername': peer, 'sockname': address})
+        near.other, far.other = far, near
+        return near, far
+
+    def make_pipe(self, context: contextvars.Context, extra: dict[str, Any]) -> pipes.Pipe:
+        """Make one end of a connection."""
+        return pipes.Pipe(self, context, extra)
 
     def _find_listener(self, address: Any) -> 'Listener | None':
         return self._listeners.get(address[:2]) if isinstance(address, tuple) else None

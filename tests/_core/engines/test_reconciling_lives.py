@@ -11,6 +11,7 @@ import asyncio
 import base64
 import os
 import random
+from unittest import mock
 
 import pytest
 
@@ -20,6 +21,7 @@ from kopf._cogs.clients import applying, listing
 from kopf._core.engines.reconciling import generating
 from kopf._kits.sandbox import faults
 from kopf._kits.testing import processes, runs
+from tests import seeded
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -82,6 +84,10 @@ class Life(runs.Run):
     def make(self):
         self.made.append(encode(f'word-{len(self.made) + 1}'))
         return f'word-{len(self.made)}'
+
+    def play(self, scenario):
+        with mock.patch.object(processes, 'ProcessLoop', seeded.SeededLoop):
+            super().play(scenario)
 
     # What happens.
 
@@ -166,12 +172,12 @@ class Life(runs.Run):
             self.kill_process(self.random.choice(self._replicas).process)
 
     async def break_watches(self, client, _):
-        self.forget_history()
+        self.sandbox.forget_history()
 
     async def lag_behind(self, client, _):
         self.has_lagged = True
         if self._lag is None:
-            self.lag(self.revision)
+            self.lag(self.sandbox.revision)
         else:
             self._lag.end()
             self._lag = None

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from kopf._kits.testing.processes import Process, SeededLoop
+from kopf._kits.testing.processes import Process, ProcessLoop
 
 
 def test_the_tasks_of_a_closed_loop_are_not_gone_through_for_other_loops(monkeypatch):
@@ -14,7 +14,7 @@ def test_the_tasks_of_a_closed_loop_are_not_gone_through_for_other_loops(monkeyp
 
     unregistered = []
     monkeypatch.setattr(asyncio, '_unregister_task', unregistered.append)
-    with asyncio.Runner(loop_factory=lambda: SeededLoop(0)) as runner:
+    with asyncio.Runner(loop_factory=ProcessLoop) as runner:
         tasks = runner.run(main())
         assert not unregistered
     assert set(tasks) <= set(unregistered)
@@ -40,7 +40,7 @@ def test_callbacks_of_threads_are_not_lost_while_those_of_a_killed_process_are_s
         await asyncio.sleep(1)
         return called
 
-    with asyncio.Runner(loop_factory=lambda: SeededLoop(0)) as runner:
+    with asyncio.Runner(loop_factory=ProcessLoop) as runner:
         assert runner.run(main()) == [0, 1]
 
 
@@ -77,5 +77,5 @@ def test_another_process_can_listen_at_the_port_of_a_killed_one(serve):
         close()  # when the killed process is buried
         close_other()
 
-    with asyncio.Runner(loop_factory=lambda: SeededLoop(0)) as runner:
+    with asyncio.Runner(loop_factory=ProcessLoop) as runner:
         runner.run(main())
