@@ -387,8 +387,11 @@ class Client:
         await self.wait(crd, None, lambda obj: any(
             item['type'] == 'Established' and item['status'] == 'True'
             for item in obj['status']['conditions']))
-        url = _get_defined(crd).get_url()
-        await waiting.wait_for(lambda: self.request('GET', url))
+        resource = _get_defined(crd)
+        # Where nothing is: to list objects, the API server can need an operator to convert them.
+        await waiting.wait_for(lambda: self.request(
+            'GET', _make_url(resource, '-' if resource.namespaced else None),
+            params={'fieldSelector': 'metadata.name=-'}))
 
 
 class Run(Protocol):
@@ -611,7 +614,8 @@ def _get_defined(crd: Obj) -> references.Resource:
     spec = crd['spec']
     version = next(item['name'] for item in spec['versions'] if item['served'])
     return references.Resource(
-        spec['group'], version, spec['names']['plural'], kind=spec['names']['kind'])
+        spec['group'], version, spec['names']['plural'], kind=spec['names']['kind'],
+        namespaced=spec['scope'] == 'Namespaced')
 
 
 def _make_selector(kind: str | tuple[str, ...] | Mapping[str, Any]) -> references.Selector:

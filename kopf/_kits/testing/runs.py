@@ -298,7 +298,8 @@ class Run:
             self.problems.append(f"The scenario fails: {e}")
         finally:
             for task in self._restarting:
-                task.cancel()
+                if not task.cancel() and not task.cancelled() and task.exception() is not None:
+                    self.problems.append(f"The operator has failed: {task.exception()}")
         self.conclude()
 
     async def wait_rest(self) -> None:
@@ -306,8 +307,8 @@ class Run:
         self._latest = self.loop.time()
         while self._restarting or self.loop.time() < self._latest + self.setup.rest:
             if self._restarting:
-                await asyncio.gather(*self._restarting)
-                self._restarting.clear()
+                restarting, self._restarting = self._restarting, []
+                await asyncio.gather(*restarting)
             await asyncio.sleep(max(0.1, self._latest + self.setup.rest - self.loop.time()))
 
     async def _stop_all(self) -> None:

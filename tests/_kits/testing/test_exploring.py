@@ -382,6 +382,29 @@ def test_a_run_has_a_limit_of_real_time(crd, threaded, monkeypatch):
     assert ' block()' in str(found.value)
 
 
+def test_a_start_that_fails_after_a_kill_is_told(crd):
+    registry = kopf.OperatorRegistry()
+    starts = []
+
+    @kopf.on.startup(registry=registry)
+    async def start(**_):
+        starts.append(True)
+        if len(starts) > 2:  # after the run without faults
+            raise kopf.PermanentError("It was there already.")
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(patch, **_):
+        patch.status['tries'] = 1
+
+    async def scenario(client):
+        for name in ['one', 'two']:
+            await client.create('kopfexamples', name)
+            await client.wait('kopfexamples', name, lambda obj: obj['status']['tries'])
+
+    with pytest.raises(testing.ExplorationError, match=r"The operator has failed: .*It was there"):
+        testing.explore(scenario, registry=registry, load=[crd], only='crash:1')
+
+
 def test_an_exploration_ends_with_the_first_run_that_takes_too_long(crd):
     released = threading.Event()
     registry = kopf.OperatorRegistry()

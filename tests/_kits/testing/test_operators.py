@@ -217,6 +217,48 @@ def declare(**_):
 
 
 @virtual_time
+async def test_an_operator_starts_again_with_objects_that_it_converts(script):
+    path = script("""
+from dataclasses import dataclass
+
+@dataclass
+class Spec:
+    size: str = '1G'
+
+@dataclass
+class OldSpec:
+    gigabytes: int = 1
+
+@kopf.crd('example.com', 'v1', plural='volumes')
+class Volume:
+    spec: Spec
+
+@kopf.crd('example.com', 'v1beta1', of=Volume, storage=True)
+class OldVolume:
+    spec: OldSpec
+
+kopf.convert(OldVolume, Volume, kopf.Move(
+    '.spec.gigabytes', '.spec.size', up='{}G'.format, down=lambda size: int(size[:-1])))
+
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.admission.server = kopf.WebhookServer(addr='127.0.0.1')
+    settings.admission.managed = 'volumes.example.com'
+
+@kopf.on.event(Volume)
+def see(name, logger, **_):
+    logger.info(f"There is {name}")
+""")
+    async with testing.open_api('sandbox') as api:
+        operator = api.operator(path)
+        for name in ['one', 'two']:
+            async with operator:
+                await api.client.create(
+                    'volumes.v1beta1.example.com', name, spec={'gigabytes': 5})
+                await operator.wait_log(f"There is {name}", timeout=60)
+
+
+@virtual_time
 async def test_modules_give_their_own_handlers(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ('module_one', 'module_two'):
