@@ -48,7 +48,7 @@ class API:
         self.sandbox = sandbox
         self.credentials: credentials.ConnectionInfo = read_credentials(kubeconfig)
         self.client: clients.Client = clients.Client(self.credentials)
-        self._operators: list[operators.Operator] = []
+        self.operators: list[operators.Operator] = []
         self._context = contextvars.copy_context()
         """The context of the test: what is done in it is not done by an operator."""
 
@@ -65,7 +65,7 @@ class API:
         :raises ValueError: if the rights are to be limited, but the API is no sandbox.
         """
         operator = operators.Operator(*sources, credentials=self.credentials, **options)
-        self._operators.append(operator)
+        self.operators.append(operator)
         self.client.logs.append(operator.log)
         if rbac and self.sandbox is None:
             raise ValueError("rbac=True needs a sandbox: on a real API, use `kopf rbac`.")
@@ -133,7 +133,7 @@ class API:
 
     async def clean_up(self) -> None:
         """Delete what the client has created, after the operators have stopped."""
-        own = {each.settings.persistence.finalizer for each in self._operators}
+        own = {each.settings.persistence.finalizer for each in self.operators}
         await self.client.clean_up({*own, hub.FINALIZER, hub.EXTERNAL_FINALIZER})
 
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:

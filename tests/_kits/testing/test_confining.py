@@ -106,6 +106,16 @@ async def test_the_settings_of_startup_handlers_count(registry):
                        for role in roles) == 1
 
 
+def test_confined_operators_are_explored_and_walk(registry):
+    async def scenario(client):
+        await client.create(THING)
+        await client.wait('configmaps', 'one', timeout=600)
+
+    testing.explore(
+        scenario, registry=registry, load=[CRD], rbac=True, strikes=['crash', 'handover'])
+    testing.walk('things', registry=registry, load=[CRD], rbac=True, specs=[{}, {'x': 1}], walks=1)
+
+
 @testing.virtual_time
 async def test_a_real_api_is_not_confined_by_tests(monkeypatch):
     async with testing.open_api('sandbox') as api:
