@@ -47,6 +47,8 @@ class Options(operating.Options):
     _adjust: Callable[[configuration.OperatorSettings], None] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.namespaces, str):  # not a collection of its letters
+            self.namespaces = [self.namespaces]
         if self.namespace is not None:
             warnings.warn("namespace= is deprecated; use namespaces=[...].", DeprecationWarning,
                           stacklevel=4)

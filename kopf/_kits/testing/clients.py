@@ -41,6 +41,11 @@ MAX_FAILURES = 3
 MERGE_PATCH = 'application/merge-patch+json'
 
 
+def exists(_: Obj) -> bool:
+    """The condition of waiting if there is no other one."""
+    return True
+
+
 class Client:
     """
     A client of the API, for async tests. Objects are dicts.
@@ -215,7 +220,7 @@ class Client:
             self,
             kind: Kind,
             name: str | None = None,
-            condition: Callable[[Obj], Any] = lambda _: True,
+            condition: Callable[[Obj], Any] = exists,
             *,
             namespace: str | None = None,
             timeout: float = waiting.TIMEOUT,
@@ -244,7 +249,7 @@ class Client:
             return obj if value is None or value else False
 
         def explain(error: Any) -> str:
-            shown = '\n' + _show(seen[0]) if seen else "no such object"
+            shown = '\n' + _show(seen[0]) if seen else _explain_absence(error)
             why = f"{waiting.show(error)}\n" if seen and isinstance(error, Exception) else ""
             return (f"{self._describe_failures()}{_name(kind, name)} has not met the condition in "
                     f"{timeout:g} seconds: {waiting.describe(condition)}\n{why}Last seen: {shown}")
@@ -279,9 +284,9 @@ class Client:
                 return True
             return False
 
-        await waiting.wait_for(check, timeout=timeout, explain=lambda _: (
+        await waiting.wait_for(check, timeout=timeout, explain=lambda error: (
             f"{self._describe_failures()}{_name(kind, name)} still exists after {timeout:g} "
-            f"seconds.\nLast seen:\n{''.join(map(_show, seen))}"))
+            f"seconds.\nLast seen:\n{_show(seen[0]) if seen else _explain_absence(error)}"))
 
     def _describe_failures(self) -> str:
         """Show the errors of the handlers whose latest calls have failed."""
@@ -535,7 +540,7 @@ class SyncClient:
             self,
             kind: Kind,
             name: str | None = None,
-            condition: Callable[[Obj], Any] = lambda _: True,
+            condition: Callable[[Obj], Any] = exists,
             *,
             namespace: str | None = None,
             timeout: float = waiting.TIMEOUT,
@@ -628,6 +633,10 @@ def _make_selector(kind: str | tuple[str, ...] | Mapping[str, Any]) -> reference
 def _show(obj: Mapping[str, Any]) -> str:
     meta = {key: value for key, value in obj['metadata'].items() if key != 'managedFields'}
     return yaml.safe_dump({**obj, 'metadata': meta}, sort_keys=False)
+
+
+def _explain_absence(error: object) -> str:
+    return str(error) if isinstance(error, LookupError) else "no such object"
 
 
 def _name(kind: Kind, name: str | None) -> str:

@@ -75,13 +75,14 @@ class Operator:
         self.before_start: Callable[[registries.OperatorRegistry], Awaitable[None]] | None = None
         self._sources = sources
         self._registry = registry
-        self.namespaces: Collection[str] = namespaces
+        self.namespaces: Collection[str] = (
+            [namespaces] if isinstance(namespaces, str) else namespaces)
         self.is_standalone: bool = standalone
         self.confinement: Confinement | None = None
         """What the operator may do, and what it has tried, if it has only the rights it needs."""
         self._credentials = credentials
         self._options: dict[str, Any] = {
-            'namespaces': namespaces, 'clusterwide': not namespaces, 'standalone': standalone,
+            'namespaces': self.namespaces, 'clusterwide': not namespaces, 'standalone': standalone,
             **options}
         self._stop: asyncio.Event
         self._task: asyncio.Task[None] | None = None

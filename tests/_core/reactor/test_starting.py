@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 
 import kopf
+from kopf._kits import running
 
 pytestmark = pytest.mark.looptime
 
@@ -33,6 +34,10 @@ class Diary(list):
 
     async def run(self, **kwargs):
         await kopf.operator(registry=self.registry, clusterwide=True, standalone=True, **kwargs)
+
+
+def test_one_namespace_is_not_taken_for_its_letters():
+    assert running.Options(namespaces='default').namespaces == ['default']
 
 
 @pytest.fixture()

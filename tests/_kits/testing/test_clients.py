@@ -82,8 +82,16 @@ def test_waiting_in_vain_tells_the_object_as_it_is(client):
 
 
 def test_waiting_in_vain_for_what_is_absent_says_so(client):
-    with pytest.raises(AssertionError, match="Last seen: no such object"):
+    with pytest.raises(AssertionError, match="5 seconds: exists\nLast seen: no such object"):
         client.wait('kopfexamples', 'obj', timeout=5)
+
+
+def test_waiting_in_vain_for_an_unknown_kind_says_so(client):
+    unknown = "The API serves no wrong. Load its CustomResourceDefinition first"
+    with pytest.raises(AssertionError, match=f"Last seen: {unknown}"):
+        client.wait('wrong', 'obj', timeout=5)
+    with pytest.raises(AssertionError, match=f"Last seen:\n{unknown}"):
+        client.wait_gone('wrong', 'obj', timeout=5)
 
 
 def test_files_are_loaded_kinds_first(tmp_path, crd):

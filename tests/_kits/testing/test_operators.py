@@ -200,6 +200,20 @@ def fn(**_):
 
 
 @virtual_time
+async def test_one_namespace_is_not_taken_for_its_letters(registry, crd):
+    @kopf.on.create('kopfexamples', registry=registry, id='fn')
+    async def fn(**_):
+        return 'done'
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=registry, namespaces='default', rbac=True) as operator:
+            await api.client.create('kopfexamples', 'obj')
+            await api.client.wait('kopfexamples', 'obj', lambda obj: obj['status']['fn'])
+        assert "No such namespace" not in operator.text
+
+
+@virtual_time
 async def test_startup_handlers_can_declare_others(script, crd):
     path = script("""
 def fn(**_):
