@@ -140,9 +140,10 @@ class Client:
         :param labels: the labels that the objects must have. Default: any.
         """
         resource = await self.find(kind)
+        within = None if namespace is None else references.NamespaceName(namespace)
         selector = ','.join(f'{key}={val}' for key, val in (labels or {}).items())
         answer = await self.request(
-            'GET', _make_url(resource, namespace),
+            'GET', resource.get_url(namespace=within),
             params={'labelSelector': selector} if selector else None)
         head = {'apiVersion': resource.api_version, 'kind': resource.kind}
         return [{**head, **item} for item in answer['items']]
@@ -174,7 +175,7 @@ class Client:
         if namespace is None:
             namespace = (body.get('metadata') or {}).get('namespace')
         created: Obj = await self.request(
-            'POST', _make_url(resource, self._choose(resource, namespace)), body)
+            'POST', resource.get_url(namespace=self._choose(resource, namespace)), body)
         self.created.append((resource, created))
         return created
 
@@ -333,9 +334,9 @@ class Client:
         """
         for resource, obj in reversed(self.created):
             with contextlib.suppress(errors.APINotFoundError):
-                await self.request('DELETE', _locate(resource, obj))
+                await self.request('DELETE', _get_url(resource, obj))
                 if resource != references.CRDS:
-                    left = await self.request('GET', _locate(resource, obj))
+                    left = await self.request('GET', _get_url(resource, obj))
                     await self._release(resource, left, finalizers)
                     continue
                 defined = _get_defined(obj)
@@ -351,7 +352,7 @@ class Client:
         if foreign != present:
             with contextlib.suppress(errors.APINotFoundError):
                 await self.request(
-                    'PATCH', _locate(resource, obj), {'metadata': {'finalizers': foreign}},
+                    'PATCH', _get_url(resource, obj), {'metadata': {'finalizers': foreign}},
                     content_type=MERGE_PATCH)
 
     async def find(self, kind: Kind) -> references.Resource:
@@ -383,10 +384,13 @@ class Client:
             name = name or kind['metadata']['name']
             namespace = namespace or kind['metadata'].get('namespace')
         resource = await self.find(kind)
-        return _make_url(resource, self._choose(resource, namespace), name, subresource)
+        return resource.get_url(
+            namespace=self._choose(resource, namespace), name=name, subresource=subresource)
 
-    def _choose(self, resource: references.Resource, namespace: str | None) -> str | None:
-        return (namespace or self.namespace) if resource.namespaced else None
+    def _choose(
+            self, resource: references.Resource, namespace: str | None) -> references.Namespace:
+        return references.NamespaceName(
+            namespace or self.namespace) if resource.namespaced else None
 
     async def _wait_served(self, crd: Obj) -> None:
         await self.wait(crd, None, lambda obj: any(
@@ -395,7 +399,7 @@ class Client:
         resource = _get_defined(crd)
         # Where nothing is: to list objects, the API server can need an operator to convert them.
         await waiting.wait_for(lambda: self.request(
-            'GET', _make_url(resource, '-' if resource.namespaced else None),
+            'GET', resource.get_url(namespace=self._choose(resource, '-')),
             params={'fieldSelector': 'metadata.name=-'}))
 
 
@@ -600,18 +604,9 @@ class SyncClient:
         return self._run(self._client.load(*sources))
 
 
-def _make_url(
-        resource: references.Resource,
-        namespace: str | None,
-        name: str | None = None,
-        subresource: str | None = None,
-) -> str:
-    within = None if namespace is None else references.NamespaceName(namespace)
-    return resource.get_url(namespace=within, name=name, subresource=subresource)
-
-
-def _locate(resource: references.Resource, obj: Obj) -> str:
-    return _make_url(resource, obj['metadata'].get('namespace'), obj['metadata']['name'])
+def _get_url(resource: references.Resource, obj: Obj) -> str:
+    return resource.get_url(
+        namespace=obj['metadata'].get('namespace'), name=obj['metadata']['name'])
 
 
 def _get_defined(crd: Obj) -> references.Resource:

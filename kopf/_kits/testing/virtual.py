@@ -500,16 +500,13 @@ def _is_connection(fd: int) -> bool:
 
 def _ask_socket(fd: int, option: int) -> int | None:
     """Read an option of a socket; `None` if the file is not a socket."""
-    try:
+    with contextlib.suppress(OSError):
         sock = socket.socket(fileno=fd)
-    except OSError:
-        return None
-    try:
-        return sock.getsockopt(socket.SOL_SOCKET, option)
-    except OSError:
-        return None
-    finally:
-        sock.detach()
+        try:
+            return sock.getsockopt(socket.SOL_SOCKET, option)
+        finally:
+            sock.detach()
+    return None
 
 
 async def pause(attempt: int, since: float) -> None:
