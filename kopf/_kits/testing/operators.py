@@ -105,7 +105,10 @@ class Operator:
         After its end, it can be started again. If this is cancelled, it stops.
 
         :raises Exception: the error with which the operator has failed to start.
+        :raises RuntimeError: if it runs already.
         """
+        if self._task is not None and not self._task.done():
+            raise RuntimeError("The operator runs already. Stop it first, or make another one.")
         loop = asyncio.get_running_loop()
         registry = self._registry
         if self._sources:

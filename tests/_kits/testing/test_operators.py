@@ -87,6 +87,14 @@ async def test_an_operator_can_be_started_again(registry, crd):
 
 
 @virtual_time
+async def test_a_running_operator_is_not_started(registry):
+    async with testing.open_api('sandbox') as api:
+        async with api.operator(registry=registry) as operator:
+            with pytest.raises(RuntimeError, match="runs already"):
+                await operator.start()
+
+
+@virtual_time
 async def test_an_operator_stops_if_its_start_is_cancelled(registry):
     @kopf.on.startup(registry=registry)
     async def never(**_):
