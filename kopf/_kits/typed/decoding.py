@@ -5,6 +5,7 @@ It is as lenient as the API is with stored objects: only the types are checked, 
 the schema, and can be newer than an object. The classes of pydantic and msgspec check theirs.
 """
 import base64
+import copy
 import dataclasses
 import datetime
 import functools
@@ -165,9 +166,13 @@ def _parse_bytes(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
+def _parse_moment(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text.upper())  # the API takes a small z, too
+
+
 _PARSERS: Mapping[Any, Callable[[Any], Any]] = {
     bytes: _parse_bytes,
-    datetime.datetime: datetime.datetime.fromisoformat,
+    datetime.datetime: _parse_moment,
     datetime.date: datetime.date.fromisoformat,
     uuid.UUID: uuid.UUID,
     ipaddress.IPv4Address: ipaddress.IPv4Address,
@@ -289,8 +294,8 @@ def _name(shape: Shape, field: Field) -> str:
     match shape.library:
         case 'attrs':
             name = next(attr.alias for attr in shape.cls.__attrs_attrs__ if attr.name == field.name)
-        case 'pydantic':
-            name = shapes.get_alias(shape.cls.model_fields[field.name])
+        case 'pydantic' | 'dataclass' if infos := shapes.get_infos(shape.cls):
+            name = shapes.get_alias(infos[field.name])
         case 'msgspec':
             names = zip(shape.cls.__struct_fields__, shape.cls.__struct_encode_fields__,
                         strict=True)
@@ -304,7 +309,9 @@ def _find_builder(shape: Shape) -> Callable[[dict[str, Any]], Any]:
         case 'typeddict':
             return lambda values: values
         case 'plain':
-            return lambda values: _build_plain(cls, values)
+            return functools.partial(_build_simple, cls, {
+                field.name: functools.partial(copy.deepcopy, getattr(cls, field.name))
+                for field in shape.fields if hasattr(cls, field.name)})
         case 'pydantic':
             return lambda values: _build(cls.model_validate, (values,), {})
         case 'msgspec':
@@ -317,16 +324,11 @@ def _find_builder(shape: Shape) -> Callable[[dict[str, Any]], Any]:
     return lambda values: _build(cls, (), values)
 
 
-def _build_plain(cls: Any, values: Mapping[str, Any]) -> Any:
-    made = object.__new__(cls)
-    made.__dict__.update(values)
-    return made
-
-
 def _is_simple(cls: Any) -> bool:
     """Whether the constructor of a dataclass does nothing but set the fields."""
     return ('__dataclass_params__' in vars(cls) and cls.__dataclass_params__.init
             and cls.__new__ is object.__new__ and not hasattr(cls, '__post_init__')
+            and not shapes.get_infos(cls)
             and not any('__slots__' in vars(base) for base in cls.__mro__[:-1])
             and all(field.init for field in dataclasses.fields(cls))
             and not any(hasattr(vars(cls).get(field.name), '__set__')
@@ -337,7 +339,7 @@ def _build_simple(
         cls: Any, factories: Mapping[str, Callable[[], Any]], values: dict[str, Any],
 ) -> Any:
     """
-    Make a dataclass without its constructor, which is slow if the class is frozen.
+    Make a value without its constructor: there is none, or it is slow, as the class is frozen.
 
     The other defaults are attributes of the class.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 from kopf._cogs.helpers import yamltexts
 from kopf._core.intents import handlers
-from kopf._kits.sandbox.schemas import expressions
+from kopf._kits.sandbox.schemas import expressions, nodes, validating
 from kopf._kits.typed import encoding, shapes, vocabulary
 from kopf._kits.typed.shapes import Field, Kind, Shape
 from kopf._kits.typed.vocabulary import CEL, DeclarationError
@@ -80,7 +80,7 @@ def _fill(schema: Schema, shape: Shape, path: str) -> None:
         if field.description:
             properties[field.wire]['description'] = field.description
         if field.default not in (None, handlers.ABSENT, shapes.MISSING):
-            properties[field.wire]['default'] = _make_default(field, place)
+            properties[field.wire]['default'] = _make_default(field, properties[field.wire], place)
     if properties:
         schema['properties'] = properties
     required = sorted(field.wire for field in shape.fields if not field.is_optional)
@@ -88,7 +88,7 @@ def _fill(schema: Schema, shape: Shape, path: str) -> None:
         schema['required'] = required
 
 
-def _make_default(field: Field, path: str) -> Any:
+def _make_default(field: Field, schema: Schema, path: str) -> Any:
     """Make the default of a field, without what the defaults of its own fields say."""
     try:
         value = encoding.encode(field.default, field.shape)
@@ -101,6 +101,11 @@ def _make_default(field: Field, path: str) -> Any:
         raise DeclarationError(
             f"{path} has another default each time, but the API has one for all objects. Write "
             f"'… | None = None', and make the value in a handler.")
+    node = nodes.Schema(schema)
+    node.with_rules = False  # not all functions of the API are known here
+    for cause in validating.validate(node, value, at=(None, field.wire)):
+        raise DeclarationError(f"{path} has the default {field.default!r}, which does not fit: "
+                               f"{cause.message}")
     return _strip_defaults(value, field.shape)
 
 

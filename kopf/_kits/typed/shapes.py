@@ -22,7 +22,7 @@ import types
 import typing
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from kopf._cogs.structs import references
 from kopf._core.intents import handlers
@@ -303,8 +303,10 @@ def _read_type(annotation: Any, markers: list[Any], path: str, outer: tuple[Any,
             f"of them, and a kopf.CEL rule that one is set; kopf.IntOrString is the exception.")
     if isinstance(annotation, type) and annotation not in (int, str, complex):
         return _read_record(annotation, path, outer)
+    is_generic = isinstance(annotation, TypeVar) or bool(getattr(origin, '__parameters__', ()))
+    instead = "a class without type variables" if is_generic else "a dataclass, dict[str, Any]"
     raise DeclarationError(f"{path} is of the type {annotation!r}, which is none of the API. Write "
-                           f"a dataclass, dict[str, Any], or Any.")
+                           f"{instead}, or Any.")
 
 
 def _read_enum(cls: Any, values: Iterable[Any], path: str) -> Shape:
@@ -406,6 +408,10 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
             f"{path}: the annotations of {cls.__name__} cannot be resolved: {e}. Define what they "
             f"name at the level of the module.") from e
     if dataclasses.is_dataclass(cls):
+        if get_infos(cls):
+            sys.modules['pydantic.dataclasses'].rebuild_dataclass(cls, raise_errors=False)
+            return 'dataclass', [_read_pydantic(field.name, get_infos(cls)[field.name], path)
+                                 for field in dataclasses.fields(cls) if field.init]
         return 'dataclass', [_Raw(
             field.name, hints[field.name],
             default=MISSING if field.default is dataclasses.MISSING else field.default,
@@ -429,7 +435,7 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
                 raise DeclarationError(f"{path}.{name} has dataclasses.field() as its default, but "
                                        f"the class is no dataclass. Write the value itself.")
         return 'plain', [
-            _Raw(name, hint, default=vars(cls).get(name, MISSING)) for name, hint in hints.items()
+            _Raw(name, hint, default=getattr(cls, name, MISSING)) for name, hint in hints.items()
             if typing.ClassVar not in (hint, get_origin(hint))]
     raise DeclarationError(
         f"{path} is of the class {cls.__name__}, whose fields are not known. Make it a dataclass, "
@@ -467,9 +473,17 @@ def _read_pydantic(name: str, info: Any, path: str) -> _Raw:
     factory = None if is_derived else info.default_factory
     is_undefined = info.is_required() or info.default_factory is not None
     return _Raw(
-        name, info.annotation, wire=alias or name, factory=factory, is_optional=is_derived,
+        name, info.annotation, wire=alias, factory=factory, is_optional=is_derived,
         default=MISSING if is_undefined else info.default,
         markers=tuple(_flatten(info.metadata)), description=info.description)
+
+
+def get_infos(cls: Any) -> Mapping[str, Any]:
+    """Get what pydantic knows of the fields: of its models, and of its dataclasses."""
+    is_dataclass = dataclasses.is_dataclass(cls)
+    found: Mapping[str, Any] = (
+        vars(cls).get('__pydantic_fields__', {}) if is_dataclass else cls.model_fields)
+    return found
 
 
 def get_alias(info: Any) -> str | None:

@@ -1,4 +1,5 @@
 import dataclasses
+import datetime
 from typing import Annotated, Any
 
 import annotated_types as at
@@ -34,6 +35,11 @@ def complete(raw, shape):
     return raw
 
 
+@dataclasses.dataclass(frozen=True)
+class ListedStatus:
+    names: list[str] = dataclasses.field(default_factory=list)
+
+
 @pytest.mark.parametrize(
     ('library', 'case'), PAIRS, ids=lambda value: getattr(value, 'name', value))
 def test_round_trips_lose_nothing(library, case):
@@ -46,6 +52,12 @@ def test_round_trips_lose_nothing(library, case):
         if library != 'typeddict':
             assert isinstance(decoded, cls)
         assert encoding.encode(decoded, shape) == complete(raw, shape)
+
+
+@pytest.mark.parametrize('text', ['2020-01-02T03:04:05Z', '2020-01-02t03:04:05.000000001z'])
+def test_moments_are_read_in_all_notations_of_the_api(text):
+    spec = dataclasses.make_dataclass('XSpec', [('x', datetime.datetime)])
+    assert decode(spec, {'x': text}).x == datetime.datetime(2020, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 
 LIMITED = {'at_least', 'at_most', 'above', 'below', 'between', 'even', 'long', 'short', 'length',
@@ -108,6 +120,30 @@ def test_pydantic_checks_its_limits():
     assert misfit.reasons == (
         'spec.size: is a string, not an integer',
         'spec.users[1].name: String should have at least 2 characters')
+
+
+@pydantic.dataclasses.dataclass
+class ModelData:
+    max_size: Annotated[int, at.Ge(1)] = 1
+    secret: int = pydantic.Field(alias='secretNumber', default=1)
+
+
+def test_dataclasses_of_pydantic_check_their_limits():
+    made = decode(ModelData, {'maxSize': 2, 'secretNumber': 5})
+    assert (made.max_size, made.secret) == (2, 5)
+    assert decode(ModelData, {'maxSize': 0}).reasons == (
+        'spec.max_size: Input should be greater than or equal to 1',)
+
+
+def test_objects_do_not_share_the_defaults_of_their_class():
+    @kopf.crd('example.com', 'v1', plural='things')
+    class Thing:
+        status: ListedStatus = ListedStatus()
+
+    decoder = decoding.make(shapes.read(Thing), '')
+    one, two = decoder({}), decoder({})
+    one.status.names.append('x')
+    assert two.status.names == Thing.status.names == []
 
 
 class ChoosingSpec(pydantic.BaseModel):

@@ -2,8 +2,9 @@ import base64
 import dataclasses
 import os
 import pathlib
+import re
 import uuid
-from typing import Annotated, Any, ClassVar, NewType
+from typing import Annotated, Any, ClassVar, Generic, Literal, NewType, TypeVar
 
 import annotated_types as at
 import attrs
@@ -189,6 +190,14 @@ def test_a_class_is_no_kind_by_its_base():
         kopf.convert('things', Derived)
 
 
+T = TypeVar('T')
+
+
+@dataclasses.dataclass
+class Box(Generic[T]):
+    content: T
+
+
 @pytest.mark.parametrize('annotation, message', [
     (float, r"Thing.spec.x is a float.* Write int or kopf.Quantity"),
     (tuple[int, int], r"Thing.spec.x is a tuple"),
@@ -196,6 +205,8 @@ def test_a_class_is_no_kind_by_its_base():
     (dict[int, str], r"Thing.spec.x has keys of the type .*int.* write dict\[str"),
     (complex, r"Thing.spec.x is of the type .*complex"),
     (object(), r"Thing.spec.x is of the type"),
+    (Box[int], r"Thing.spec.x is of the type .*Box\[int\].* Write a class without type variables"),
+    (Box, r"Thing.spec.x.content is of the type ~T.* Write a class without type variables"),
     (list[int | None], r"Thing.spec.x\[\] can be None.* kopf.Nullable"),
     (Annotated[str, at.Ge(1)], "Thing.spec.x has the limit ge=1, which has no meaning"),
     (Annotated[str, kopf.Pattern('(?=a)')], r"Thing.spec.x has the pattern .*look-arounds"),
@@ -259,13 +270,13 @@ def test_lengths_of_bytes_are_those_of_base64():
     @dataclasses.dataclass
     class XSpec:
         key: Annotated[bytes, at.Len(32, 32)]
-        more: Annotated[bytes, at.Len(0, 6)] = b''
+        more: Annotated[bytes, at.Len(0, 6)] = b'm'
 
     properties = make_properties(XSpec)
     key, more = base64.b64encode(b'k' * 32), base64.b64encode(b'm' * 6)
     assert properties['key']['minLength'] == properties['key']['maxLength'] == len(key)
     assert properties['more'] == {
-        'type': 'string', 'format': 'byte', 'maxLength': len(more), 'default': ''}
+        'type': 'string', 'format': 'byte', 'maxLength': len(more), 'default': 'bQ=='}
 
 
 def test_defaults_that_differ_each_time_are_errors():
@@ -273,6 +284,54 @@ def test_defaults_that_differ_each_time_are_errors():
         ('x', uuid.UUID, dataclasses.field(default_factory=uuid.uuid4))])
     with pytest.raises(kopf.DeclarationError, match="Thing.spec.x has another default each time"):
         make_properties(spec)
+
+
+@pytest.mark.parametrize('annotation, default', [
+    (str, 3), (int, True), (int, 1.5), (Literal['a', 'b'], 'c'), (Annotated[int, at.Ge(5)], 1),
+    (Annotated[str, kopf.Pattern('^a$')], 'b'), (list[int], ['a']), (dict[str, int], {'a': ''}),
+    (bytes, b''),  # the API wants some
+])
+def test_defaults_that_the_api_would_refuse_are_errors(annotation, default):
+    spec = attrs.make_class('XSpec', {'x': attrs.field(type=annotation, default=default)})
+    with pytest.raises(kopf.DeclarationError, match=re.escape(
+            f"Thing.spec.x has the default {default!r}, which does not fit: ")):
+        make_properties(spec)
+
+
+def test_defaults_are_not_refused_by_rules_that_only_the_api_can_evaluate():
+    spec = attrs.make_class('XSpec', {'x': attrs.field(default='1Gi', type=Annotated[
+        str, kopf.CEL("quantity(self).isGreaterThan(quantity('1Mi'))")])})
+    assert make_properties(spec)['x']['default'] == '1Gi'
+
+
+def test_defaults_of_base_classes_are_those_of_the_kind():
+    class Base:
+        status: dict[str, Any] = {}
+
+    kind = type('Thing', (Base,), {'__annotations__': {'spec': dict[str, Any]}})
+    schema = get_version(define(cls=kind))['schema']['openAPIV3Schema']
+    assert schema['required'] == ['spec']
+    assert schema['properties']['status']['default'] == {}
+
+
+@pydantic.dataclasses.dataclass
+class ModelData:
+    max_size: int = pydantic.Field(ge=1, description="How much.")
+    limit: int = pydantic.Field(5, le=9, alias='theLimit')
+    inner: 'list[ModelInner]' = pydantic.Field(default_factory=list)
+    own: int = pydantic.Field(1, init=False)
+
+
+@pydantic.dataclasses.dataclass
+class ModelInner:
+    pass
+
+
+def test_dataclasses_of_pydantic_have_its_fields_and_the_names_of_dataclasses():
+    assert make_properties(ModelData) == {
+        'maxSize': {'type': 'integer', 'minimum': 1, 'description': "How much."},
+        'theLimit': {'type': 'integer', 'maximum': 9, 'default': 5},
+        'inner': {'type': 'array', 'items': {'type': 'object'}, 'default': []}}
 
 
 class Later(pydantic.BaseModel):
