@@ -80,7 +80,7 @@ def _bind(
                                f"can. Write the type itself.")
     decode = make_decoder(cls, path)
     if is_live:
-        return typedargs.Argument(functools.partial(_make_live, decode))
+        return typedargs.Argument(functools.partial(decoding.Live, decode=decode))
     return typedargs.Argument(decode, takes_misfits=takes_misfits)
 
 
@@ -97,10 +97,6 @@ def _iter_alternatives(annotation: Any) -> Iterator[Any]:
             yield from _iter_alternatives(arg)
     else:
         yield annotation
-
-
-def _make_live(decode: decoding.Decoder, source: Any) -> Any:
-    return decoding.Live(source, decode)
 
 
 @functools.cache

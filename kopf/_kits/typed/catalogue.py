@@ -31,27 +31,34 @@ def list_resources(
     for definition in definitions:
         for kind in _read(definition):
             known.add(kind)
-    found: dict[tuple[str, str], list[kinds.Kind]] = {}
-    for each in known:
-        found.setdefault(each.resource, []).append(each)
     return [
-        kind.as_resource(preferred=index == 0)
-        for versions in found.values()
-        for index, kind in enumerate(sorted(
-            versions, key=lambda kind: crds.priority_of(kind.version)))]
+        kind.as_resource(preferred=kind is min(
+            known.of_resource(*kind.resource), key=lambda each: crds.priority_of(each.version)))
+        for kind in known]
 
 
 def read_files(paths: Iterable[pathlib.Path]) -> Iterator[Any]:
     """
-    Read the objects of YAML files.
+    Read the objects of YAML files, also those in lists: ``kubectl get`` prints several as one.
 
     :raises DefinitionError: if a file cannot be read, or is no YAML.
     """
     for path in paths:
         try:
-            yield from yamltexts.load_all(path.read_text(encoding='utf-8'))
+            documents = yamltexts.load_all(path.read_text(encoding='utf-8'))
         except (OSError, ValueError, yaml.YAMLError) as e:
-            raise DefinitionError(f"{path} cannot be read: {e}") from e
+            raise DefinitionError(f"{path} cannot be read as YAML: {e}") from e
+        for document in documents:
+            yield from _flatten(document)
+
+
+def _flatten(obj: Any) -> Iterator[Any]:
+    match obj:
+        case {'kind': str(kind), 'items': list(items)} if kind.endswith('List'):
+            for item in items:
+                yield from _flatten(item)
+        case _:
+            yield obj
 
 
 def _read(definition: Any) -> Iterable[kinds.Kind]:

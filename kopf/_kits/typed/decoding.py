@@ -191,13 +191,10 @@ def _parse(parser: Callable[[Any], Any], name: str | None, raw: Any) -> Any:
 
 def _compile_enum(shape: Shape) -> Decoder:
     members = {value: value if shape.cls is None else shape.cls(value) for value in shape.values}
-    type_ = type(shape.values[0])
+    base = str if isinstance(shape.values[0], str) else int
 
     def decode(raw: Any) -> Any:
-        if type(raw) is type_ or (type(raw) is str and issubclass(type_, str)):
-            if raw in members:
-                return members[raw]
-        elif type(raw) is int and issubclass(type_, int) and raw in members:
+        if type(raw) is base and raw in members:
             return members[raw]
         raise _Mismatch(('', f"is none of {', '.join(map(repr, shape.values))}"))
 
@@ -380,12 +377,7 @@ def _find_msgspec(shape: Shape) -> Decoder | None:
     """Get the decoder of msgspec itself, if all the records are its own ones: it is the fastest."""
     if not _is_pure(shape):
         return None
-    msgspec = sys.modules['msgspec']
-
-    def convert(raw: Any) -> Any:
-        return msgspec.convert(raw, shape.cls, dec_hook=_hook)
-
-    return convert
+    return functools.partial(sys.modules['msgspec'].convert, type=shape.cls, dec_hook=_hook)
 
 
 def _hook(cls: type, value: Any) -> Any:

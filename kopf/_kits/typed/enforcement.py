@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kopf._kits.sandbox.schemas import formats
 from kopf._kits.typed.findings import Definition, Finding, find, iter_schemas
 
 RULES_SINCE = 25
@@ -16,14 +17,7 @@ SELECTING_SINCE = 31
 """...since which objects can be selected by their fields (KEP-4358)."""
 
 FORMATS: Mapping[str, Mapping[str, int]] = {
-    'string': {
-        **dict.fromkeys((
-            'bsonobjectid', 'byte', 'cidr', 'creditcard', 'date', 'date-time', 'datetime',
-            'duration', 'email', 'hexcolor', 'hostname', 'ipv4', 'ipv6', 'isbn', 'isbn10',
-            'isbn13', 'mac', 'password', 'rgbcolor', 'ssn', 'uri', 'uuid', 'uuid3', 'uuid4',
-            'uuid5'), 0),
-        'k8s-short-name': 34, 'k8s-long-name': 34,
-    },
+    'string': {**dict.fromkeys(formats.FORMATS, 0), 'k8s-short-name': 34, 'k8s-long-name': 34},
     'integer': {'int32': 36, 'int64': 0},
     'number': {'float': 36, 'double': 0},
 }

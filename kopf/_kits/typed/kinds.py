@@ -16,7 +16,7 @@ from kopf._kits.typed.vocabulary import CEL, Column, DeclarationError, Scale
 ClsT = TypeVar('ClsT', bound=type)
 
 _IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
-_VERSION = re.compile(r'v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?')
+_VERSION = r'v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?'
 _COMMON = ('kind', 'singular', 'short', 'categories', 'scope')
 """What all versions of a kind have in common."""
 PAUSED = Column(
@@ -228,7 +228,7 @@ def check_names(group: str, version: str, plural: str) -> None:
     """:raises DeclarationError: if a name is none of the API."""
     for value, pattern, what in [
             (group, rf'{_LABEL}(\.{_LABEL})+', "group, such as 'example.com'"),
-            (version, _VERSION.pattern, "version, such as 'v1' or 'v1beta1'"),
+            (version, _VERSION, "version, such as 'v1' or 'v1beta1'"),
             (plural, _LABEL, "plural name, such as 'databases'")]:
         if not re.fullmatch(pattern, value):
             raise DeclarationError(f"{value!r} is no {what}.")
@@ -289,7 +289,8 @@ def define(classes: Iterable[type]) -> list[dict[str, Any]]:
 
 
 def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
-    versions = sorted(versions, key=lambda each: _get_priority(each.version), reverse=True)
+    from kopf._kits.sandbox import crds  # only for definitions
+    versions = sorted(versions, key=lambda each: crds.priority_of(each.version))
     first = versions[0]
     if len({each.version for each in versions}) < len(versions):
         raise DeclarationError(f"{name} has two classes of one version.")
@@ -319,14 +320,6 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
             'group': first.group, 'names': names, 'scope': first.scope,
             'versions': [_define_version(each, stored[0]) for each in versions]},
     }
-
-
-def _get_priority(version: str) -> tuple[int, int, int]:
-    """The order of versions in Kubernetes: stable ones are the first, the newest one of them."""
-    match = _VERSION.fullmatch(version)
-    assert match is not None
-    major, stage, minor = match.groups()
-    return {None: 2, 'beta': 1, 'alpha': 0}[stage], int(major), int(minor or 0)
 
 
 def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:

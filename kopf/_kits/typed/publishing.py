@@ -5,10 +5,8 @@ import contextlib
 import dataclasses
 import difflib
 import pathlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
-
-import yaml
 
 from kopf._cogs.clients import api, applying, errors, vaults
 from kopf._cogs.configs import configuration
@@ -16,7 +14,7 @@ from kopf._cogs.helpers import yamltexts
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
 from kopf._kits import commanding
-from kopf._kits.typed import compatibility, enforcement, linting
+from kopf._kits.typed import catalogue, compatibility, enforcement, linting
 from kopf._kits.typed.findings import LINT, RULES, Definition, Finding, find
 
 CLUSTER = 'cluster'
@@ -170,13 +168,9 @@ def read(path: pathlib.Path) -> list[Definition]:
 
     :raises CommandError: if there are none, or they are not of ``apiextensions.k8s.io/v1``.
     """
-    try:
-        paths = sorted(path.glob('*.y*ml')) if path.is_dir() else [path]
-        documents = [document for each in paths
-                     for document in yamltexts.load_all(each.read_text('utf-8'))]
-    except (OSError, ValueError, yaml.YAMLError) as e:
-        raise commanding.CommandError(f"{path} cannot be read as YAML: {e}") from e
-    definitions = [obj for document in documents for obj in _iter_definitions(document)]
+    paths = sorted(path.glob('*.y*ml')) if path.is_dir() else [path]
+    definitions = [obj for obj in catalogue.read_files(paths) if isinstance(obj, Mapping)
+                   and obj.get('kind') == 'CustomResourceDefinition']
     if not definitions:
         raise commanding.CommandError(f"{path} has no CustomResourceDefinition in it.")
     for definition in definitions:
@@ -185,15 +179,6 @@ def read(path: pathlib.Path) -> list[Definition]:
                 f"{path} has a CustomResourceDefinition that is incomplete, or not of "
                 f"apiextensions.k8s.io/v1. Write it again: kopf crd FILE... -o {path}")
     return definitions
-
-
-def _iter_definitions(obj: Any) -> Iterator[Any]:
-    match obj:
-        case {'kind': 'CustomResourceDefinition'}:
-            yield obj
-        case {'kind': 'List', 'items': list(items)}:
-            for item in items:
-                yield from _iter_definitions(item)
 
 
 def _is_complete(obj: Any) -> bool:

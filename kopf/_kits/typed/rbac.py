@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import pathlib
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any
 
 from kopf._cogs.aiokits import clocks, tasks
@@ -105,19 +105,13 @@ class Inquiry:
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> AsyncIterator[tuple[api.Client, credentials.Credentials]]:
-        with _explain():
+        try:
             async with commanding.connect(
                     registry=self._registry, settings=self._settings, vault=self._vault,
             ) as connection:
                 yield connection
-
-
-@contextlib.contextmanager
-def _explain() -> Iterator[None]:
-    try:
-        yield
-    except errors.APIError as e:
-        raise commanding.CommandError(f"The cluster cannot be asked: {e}") from e
+        except errors.APIError as e:
+            raise commanding.CommandError(f"The cluster cannot be asked: {e}") from e
 
 
 async def _review(client: api.Client, right: Right, home: str) -> bool:

@@ -1,6 +1,7 @@
 """
 Roles: rights as the objects of Kubernetes that grant them, and what these grant too much.
 """
+import itertools
 import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -78,18 +79,15 @@ def _make_rules(rights: Iterable[Right]) -> list[dict[str, Any]]:
 def read_roles(objs: Iterable[Any]) -> Iterator[Right]:
     """Read the rights of all roles among the objects; those that aggregate others have none."""
     for obj in objs:
-        if isinstance(obj, Mapping) and obj.get('kind') == 'List':
-            yield from read_roles(obj.get('items') or ())
         if not isinstance(obj, Mapping) or obj.get('kind') not in ('Role', 'ClusterRole'):
             continue
         namespace = None if obj['kind'] == 'ClusterRole' else (
             obj['metadata'].get('namespace') or '')
         for rule in obj.get('rules') or ():
-            for group in rule.get('apiGroups') or ():
-                for resource in rule.get('resources') or ():
-                    for name in rule.get('resourceNames') or ['']:
-                        for verb in rule.get('verbs') or ():
-                            yield Right(group, resource, verb, name, namespace)
+            for group, resource, name, verb in itertools.product(
+                    rule.get('apiGroups') or (), rule.get('resources') or (),
+                    rule.get('resourceNames') or [''], rule.get('verbs') or ()):
+                yield Right(group, resource, verb, name, namespace)
 
 
 def compare(needed: Collection[Right], granted: Collection[Right]) -> Iterator[str]:

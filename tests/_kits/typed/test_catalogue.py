@@ -59,11 +59,20 @@ def test_all_documents_of_files_are_read(tmp_path):
     assert list(catalogue.read_files([path, path])) == [{'a': 1}, {'b': 2}] * 2
 
 
+def test_objects_of_lists_are_read_as_others(tmp_path):
+    path = tmp_path / 'objs.yaml'
+    items = [DEFINITION, {'kind': 'RoleList', 'items': [{'kind': 'Role'}]}]
+    path.write_text(yaml.safe_dump({'kind': 'List', 'items': items}))
+    objs = list(catalogue.read_files([path]))
+    assert objs == [DEFINITION, {'kind': 'Role'}]
+    assert len(catalogue.list_resources(objs, builtin=False)) == 2
+
+
 @pytest.mark.parametrize('content', [b'{', b'\xff'])
 def test_files_that_are_no_yaml_are_named(tmp_path, content):
     path = tmp_path / 'objs.yaml'
     path.write_bytes(content)
-    with pytest.raises(catalogue.DefinitionError, match=r"objs.yaml cannot be read: "):
+    with pytest.raises(catalogue.DefinitionError, match=r"objs.yaml cannot be read as YAML: "):
         list(catalogue.read_files([path]))
-    with pytest.raises(catalogue.DefinitionError, match=r"absent.yaml cannot be read: "):
+    with pytest.raises(catalogue.DefinitionError, match=r"absent.yaml cannot be read as YAML: "):
         list(catalogue.read_files([tmp_path / 'absent.yaml']))

@@ -69,7 +69,7 @@ def test_roles_are_read_as_they_are_made():
         Right('', 'events', 'create', namespace='a'), Right('', 'leases', 'get', namespace='')}
     made = roles.make_roles(given, 'any')
     assert set(roles.read_roles(made)) == given
-    assert set(roles.read_roles([{'kind': 'List', 'items': made}, None])) == given
+    assert set(roles.read_roles([*made, None])) == given
 
 
 def test_other_objects_have_no_rights():
