@@ -142,16 +142,15 @@ if TYPE_CHECKING:
         SecretKeyRef,
         Wire,
     )
-    from kopf._kits.webhooks import (
-        WebhookAutoServer,
-        WebhookAutoTunnel,
+    from kopf._kits.webhooks.detection import WebhookAutoServer
+    from kopf._kits.webhooks.servers import (
         WebhookDockerDesktopServer,
         WebhookK3dServer,
         WebhookMinikubeServer,
-        WebhookNgrokTunnel,
         WebhookServer,
-        WebhookServiceServer,
     )
+    from kopf._kits.webhooks.services import WebhookServiceServer
+    from kopf._kits.webhooks.tunnels import WebhookAutoTunnel, WebhookNgrokTunnel
 
 # Operators need these when they run, but not when their handlers are declared, tested, or typed;
 # and these are the biggest part of all the imports.
@@ -181,9 +180,11 @@ _LAZY = {name: module for module, names in {
         'CEL', 'Column', 'Condition', 'Conditions', 'ConfigMapKeyRef', 'DeclarationError',
         'Embedded', 'Float', 'Immutable', 'IntOrString', 'ListMap', 'ListSet', 'Nullable',
         'Pattern', 'Quantity', 'Scale', 'SecretKeyRef', 'Wire'],
-    'kopf._kits.webhooks': [
-        'WebhookAutoServer', 'WebhookAutoTunnel', 'WebhookDockerDesktopServer', 'WebhookK3dServer',
-        'WebhookMinikubeServer', 'WebhookNgrokTunnel', 'WebhookServer', 'WebhookServiceServer'],
+    'kopf._kits.webhooks.detection': ['WebhookAutoServer'],
+    'kopf._kits.webhooks.servers': [
+        'WebhookDockerDesktopServer', 'WebhookK3dServer', 'WebhookMinikubeServer', 'WebhookServer'],
+    'kopf._kits.webhooks.services': ['WebhookServiceServer'],
+    'kopf._kits.webhooks.tunnels': ['WebhookAutoTunnel', 'WebhookNgrokTunnel'],
 }.items() for name in names}
 
 __all__ = [

@@ -2,6 +2,7 @@
 The command ``kopf rbac``: the rights of an operator, and whether they are granted.
 """
 import contextlib
+import dataclasses
 import json
 import logging
 import pathlib
@@ -23,6 +24,7 @@ logger = logging.getLogger(__name__)
 REVIEWS = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews'
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Inquiry:
     """
     What is asked about an operator: its handlers, its settings, and the namespaces that it serves.
@@ -30,19 +32,10 @@ class Inquiry:
     The methods raise `CommandError` if there is no answer, and `LoginError` without credentials.
     """
 
-    def __init__(
-            self,
-            *,
-            registry: registries.OperatorRegistry,
-            settings: configuration.OperatorSettings,
-            vault: vaults.Vault | None,
-            namespaces: Collection[references.NamespacePattern],
-    ) -> None:
-        super().__init__()
-        self._registry = registry
-        self._settings = settings
-        self._vault = vault
-        self._namespaces = namespaces
+    registry: registries.OperatorRegistry
+    settings: configuration.OperatorSettings
+    vault: vaults.Vault | None
+    namespaces: Collection[references.NamespacePattern]
 
     async def find(
             self, *, definitions: Collection[pathlib.Path], cluster: bool, startup: bool,
@@ -56,13 +49,13 @@ class Inquiry:
 
         :raises ActivityError: if a startup or cleanup handler has failed permanently.
         """
-        self._settings.peering.clusterwide = not self._namespaces
+        self.settings.peering.clusterwide = not self.namespaces
         known = catalogue.list_resources(
             [*self._define_kinds(), *catalogue.read_files(definitions)], builtin=not cluster)
         async with contextlib.AsyncExitStack() as stack:
             if startup:
                 await stack.enter_async_context(
-                    explaining.started(self._registry, self._settings, clocks.Clock()))
+                    explaining.started(self.registry, self.settings, clocks.Clock()))
             elif self._is_admission_unset():
                 logger.warning(
                     "The permissions for webhook configurations are left out, as "
@@ -72,18 +65,18 @@ class Inquiry:
                 client, _ = await stack.enter_async_context(self._connect())
                 known += (await scanning.scan(client)).resources
             return granting.find_rights(
-                self._registry, self._settings, resources=known, is_complete=cluster,
-                namespaces=self._namespaces)
+                self.registry, self.settings, resources=known, is_complete=cluster,
+                namespaces=self.namespaces)
 
     def _is_admission_unset(self) -> bool:
-        registry = self._registry
-        return self._settings.admission.managed is None and bool(
+        registry = self.registry
+        return self.settings.admission.managed is None and bool(
             registry._webhooks or registry._converters) and any(
             handler.activity is causes.Activity.STARTUP for handler in registry._activities)
 
     def _define_kinds(self) -> list[dict[str, Any]]:
         try:
-            return kinds.define(kinds.find(self._registry.get_selectors()))
+            return kinds.define(kinds.find(self.registry.get_selectors()))
         except DeclarationError as e:
             raise commanding.CommandError(str(e)) from e
 
@@ -107,7 +100,7 @@ class Inquiry:
     async def _connect(self) -> AsyncIterator[tuple[api.Client, credentials.Credentials]]:
         try:
             async with commanding.connect(
-                    registry=self._registry, settings=self._settings, vault=self._vault,
+                    registry=self.registry, settings=self.settings, vault=self.vault,
             ) as connection:
                 yield connection
         except errors.APIError as e:

@@ -412,11 +412,9 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
             sys.modules['pydantic.dataclasses'].rebuild_dataclass(cls, raise_errors=False)
             return 'dataclass', [_read_pydantic(field.name, get_infos(cls)[field.name], path)
                                  for field in dataclasses.fields(cls) if field.init]
-        return 'dataclass', [_Raw(
-            field.name, hints[field.name],
-            default=MISSING if field.default is dataclasses.MISSING else field.default,
-            factory=None if field.default_factory is dataclasses.MISSING
-            else field.default_factory) for field in dataclasses.fields(cls) if field.init]
+        return 'dataclass', [
+            _read_default(_Raw(field.name, hints[field.name]), field, dataclasses.MISSING)
+            for field in dataclasses.fields(cls) if field.init]
     if typing.is_typeddict(cls):
         return 'typeddict', [_Raw(name, hint, is_optional=name in cls.__optional_keys__)
                              for name, hint in hints.items()]
@@ -424,7 +422,10 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
         return 'attrs', [
             _read_attrs(attr, hints, path) for attr in cls.__attrs_attrs__ if attr.init]
     if hasattr(cls, '__struct_fields__'):
-        return 'msgspec', [*_iter_msgspec(cls, hints)]
+        msgspec = sys.modules['msgspec']
+        return 'msgspec', [
+            _read_default(_Raw(field.name, hints[field.name], wire=field.encode_name), field,
+                          msgspec.NODEFAULT) for field in msgspec.structs.fields(cls)]
     if hasattr(cls, 'model_fields'):
         cls.model_rebuild(raise_errors=False)  # it may name classes that are defined below it
         return 'pydantic', [
@@ -453,14 +454,11 @@ def _read_attrs(attr: Any, hints: Mapping[str, Any], path: str) -> _Raw:
     return _Raw(attr.name, annotation, default=default, factory=factory)
 
 
-def _iter_msgspec(cls: Any, hints: Mapping[str, Any]) -> Iterator[_Raw]:
-    names, defaults = cls.__struct_fields__, cls.__struct_defaults__
-    nodefault = sys.modules['msgspec'].NODEFAULT
-    padded = [*[nodefault] * (len(names) - len(defaults)), *defaults]
-    for name, wire, default in zip(names, cls.__struct_encode_fields__, padded, strict=True):
-        factory = getattr(default, 'factory', None)
-        yield _Raw(name, hints[name], wire=wire, factory=factory,
-                   default=MISSING if default is nodefault or factory is not None else default)
+def _read_default(raw: _Raw, field: Any, absent: object) -> _Raw:
+    """Add the default of a dataclass or a struct, which have ``absent`` if there is none."""
+    return dataclasses.replace(
+        raw, default=MISSING if field.default is absent else field.default,
+        factory=None if field.default_factory is absent else field.default_factory)
 
 
 def _read_pydantic(name: str, info: Any, path: str) -> _Raw:

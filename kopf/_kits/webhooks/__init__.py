@@ -8,23 +8,3 @@ HTTPS; `generations` decides how the replicas of an operator renew them. `server
 The package may import the core and the cogs. It guarantees that nothing is left open when a server
 ends.
 """
-from kopf._kits.webhooks.detection import WebhookAutoServer
-from kopf._kits.webhooks.servers import (
-    WebhookDockerDesktopServer,
-    WebhookK3dServer,
-    WebhookMinikubeServer,
-    WebhookServer,
-)
-from kopf._kits.webhooks.services import WebhookServiceServer
-from kopf._kits.webhooks.tunnels import WebhookAutoTunnel, WebhookNgrokTunnel
-
-__all__ = [
-    'WebhookAutoServer',
-    'WebhookAutoTunnel',
-    'WebhookDockerDesktopServer',
-    'WebhookK3dServer',
-    'WebhookMinikubeServer',
-    'WebhookNgrokTunnel',
-    'WebhookServer',
-    'WebhookServiceServer',
-]

@@ -145,10 +145,9 @@ def sort_hostnames(
 def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
     """Load a certificate and its key into the context, by files that only the operator can read."""
     with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
-        certfile, pkeyfile = Path(folder, 'certificate'), Path(folder, 'key')
-        certfile.write_bytes(pair[0])
-        pkeyfile.write_bytes(pair[1])
-        context.load_cert_chain(certfile, pkeyfile, password or None)
+        path = Path(folder, 'pair.pem')
+        path.write_bytes(b'\n'.join(pair))
+        context.load_cert_chain(path, password=password or None)
 
 
 def has_certificate(context: ssl.SSLContext) -> bool:

@@ -136,8 +136,8 @@ def build_url(*, secure: bool, host: str, port: int, root: str) -> str:
     return f"{'https' if secure else 'http'}://{host}:{port}{root}"
 
 
-def as_config(url: str, bundle: bytes | None) -> reviews.WebhookClientConfig:
-    """Make the client configuration for the API server."""
-    if bundle is None:
-        return {'url': url}
-    return {'url': url, 'caBundle': base64.b64encode(bundle).decode()}
+def add_bundle(
+        config: reviews.WebhookClientConfig, bundle: bytes | None,
+) -> reviews.WebhookClientConfig:
+    """Add the certificates that API servers must trust to the client configuration, if any."""
+    return {**config, 'caBundle': base64.b64encode(bundle).decode()} if bundle else config

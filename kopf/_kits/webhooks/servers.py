@@ -151,7 +151,7 @@ class WebhookServer(WebhookContextManager):
                         raise
                     logger.warning(f"The certificates have changed, but they cannot be used: {e}")
                 else:
-                    config = httpreviews.as_config(url, bundle)
+                    config = httpreviews.add_bundle({'url': url}, bundle)
                     if known is None:
                         logger.info(f"Listening for webhooks at {url}")
                     else:

@@ -134,9 +134,7 @@ class WebhookServiceServer(servers.WebhookContextManager, sites.SitedServer):
     def _make_config(self, namespace: str, bundle: bytes) -> reviews.WebhookClientConfig:
         config: reviews.WebhookClientConfig = {'url': self.url} if self.url else {
             'service': {'name': self.service, 'namespace': namespace, 'port': SERVICE_PORT}}
-        if bundle:
-            config['caBundle'] = base64.b64encode(bundle).decode()
-        return config
+        return httpreviews.add_bundle(config, bundle)
 
 
 class Keeper(watching.Sink):
