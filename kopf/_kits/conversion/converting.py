@@ -30,6 +30,8 @@ class Step(NamedTuple):
     up: bool
     function: Function | None
     lossless: bool
+    lacks: Callable[[str], bool] | None = None
+    """Whether objects cannot have the field before the step; None if that is not known."""
 
 
 class Converter(bodies.Converter):
@@ -65,7 +67,7 @@ class Converter(bodies.Converter):
         self._steps[old][new] = step
 
     def find_fault(self) -> str | None:
-        """Say why not all versions can be converted to all others; None if they can."""
+        """Say why not all versions can be converted to all others as declared; None if so."""
         edges = {(old, new) for old, steps in self._steps.items() for new in steps}
         for old, new in sorted(edges):
             if (new, old) not in edges:
@@ -77,6 +79,13 @@ class Converter(bodies.Converter):
         if len(edges) > 2 * len(others):
             return (f"{self.name} has several ways between the same versions. Let each version "
                     f"name only one neighbour.")
+        for version, steps in self._steps.items():
+            for step in steps.values():
+                for move in step.moves:
+                    path = move.old if step.up else move.new
+                    if step.lacks is not None and step.lacks(path):
+                        return (f"{self.name} has no field {path!r} in {version}, which kopf.Move "
+                                f"names. Write the names in the API, such as '.spec.maxSize'.")
         return None
 
     def _find_ways(self, source: str) -> dict[str, list[tuple[str, Step]]]:

@@ -53,8 +53,11 @@ def convert(
             f"{old.__name__} and {new.__name__} are not two versions of one kind: they are "
             f"{one.name}/{one.version} and {two.name}/{two.version}.")
     converter = _get(one.name, registry)
-    converter.add(one.version, two.version, Step(fields, True, up, lossless))
-    converter.add(two.version, one.version, Step(fields, False, down, lossless))
+    converter.add(one.version, two.version, Step(fields, True, up, lossless, one.lacks))
+    converter.add(two.version, one.version, Step(
+        fields, False, down, lossless,
+        # The functions take what the moves make of the older version, and make it for them.
+        two.lacks if up is None and down is None else None))
 
 
 def declare(

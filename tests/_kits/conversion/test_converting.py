@@ -5,7 +5,8 @@ import copy
 import dataclasses
 import json
 import random
-from typing import Annotated
+import re
+from typing import Annotated, Any
 
 import pytest
 
@@ -302,6 +303,29 @@ def test_moves_can_swap_fields_and_name_what_fails(registry):
     assert converter.convert(obj, 'v1')['spec'] == {'a': 2, 'b': 1}
     with pytest.raises(ValueError, match=r"spec\.c cannot be converted: ZeroDivisionError"):
         converter.convert({**obj, 'spec': {'c': 1}}, 'v1')
+
+
+@pytest.mark.parametrize('old, new, options, missing', [
+    ('.spec.sizeGb', '.spec.size', {}, None),
+    ('.spec.any.thing', '.spec.any.other', {}, None),
+    ('.spec.sizeGB', '.spec.size', {}, r"'.spec.sizeGB' in v1beta1"),
+    ('.spec.sizeGb', '.spec.volume.size', {}, r"'.spec.volume.size' in v1, .*'.spec.maxSize'"),
+    ('.spec.size', '.spec.sizeGb', {'up': lambda obj: None}, r"'.spec.size' in v1beta1"),
+    ('.spec.sizeGb', '.spec.own', {'up': lambda obj: None}, None),
+])
+def test_moves_of_fields_that_there_are_not_are_faults(registry, old, new, options, missing):
+    one, two = (dataclasses.make_dataclass('Spec', [(name, int), ('any', dict[str, Any])])
+                for name in ('size_gb', 'size'))
+    thing = kopf.crd('moved.example.com', 'v1', plural='things', storage=True)(
+        type('Thing', (), {'__annotations__': {'spec': two}}))
+    old_thing = kopf.crd('moved.example.com', 'v1beta1', of=thing)(
+        type('OldThing', (), {'__annotations__': {'spec': one}}))
+    kopf.convert(old_thing, thing, kopf.Move(old, new), **options, registry=registry)
+    fault = registry._converters['things.moved.example.com'].find_fault()
+    if missing is None:
+        assert fault is None
+    else:
+        assert re.search(f'things.moved.example.com has no field {missing}', fault)
 
 
 def test_two_kinds_are_no_versions_of_one(registry):
