@@ -4,6 +4,7 @@ Binding: which arguments of a handler are given as values of the author's classe
 import functools
 import inspect
 import types
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union, get_args, get_origin
 
@@ -51,9 +52,7 @@ def _bind(
         field: dicts.FieldPath | None, is_lasting: bool,
 ) -> typedargs.Argument | None:
     place = f"{getattr(fn, '__qualname__', fn)}({name}: …)"
-    if isinstance(annotation, str):
-        annotation = _evaluate(cls, fn, annotation, place)
-    annotation = _resolve_alias(annotation)
+    annotation = _resolve_alias(_evaluate(cls, fn, annotation, place))
     is_live = get_origin(annotation) is decoding.Live
     if is_live:
         [annotation] = get_args(annotation)
@@ -65,8 +64,8 @@ def _bind(
     path = {'body': (), 'spec': ('spec',), 'status': ('status',)}.get(name, field or ())
     shape = _find(cls, path)
     if shape is None or not _is_same(functools.reduce(lambda a, b: a | b, inner), shape, place):
-        is_named = shape is not None and isinstance(shape.cls, type)
-        expected = shape.cls.__name__ if shape is not None and is_named else "not typed"
+        expected = "not typed" if shape is None else (
+            shape.cls.__name__ if isinstance(shape.cls, type) else shape.kind.describe())
         where = '.'.join(path) or "the object"
         raise DeclarationError(
             f"{place} is annotated with another type than the class of the handler has: in "
@@ -110,15 +109,18 @@ def make_decoder(cls: type, path: dicts.FieldPath) -> decoding.Decoder:
     return lambda raw: decode(raw) if raw else None
 
 
-def _evaluate(cls: type, fn: Callable[..., Any], text: str, place: str) -> Any:
+def _evaluate(cls: type, fn: Callable[..., Any], annotation: Any, place: str) -> Any:
+    """Evaluate what is quoted of an annotation: the whole, or names in it."""
     names = {cls.__name__: cls, **{
         field.shape.cls.__name__: field.shape.cls for field in shapes.read(cls).fields
         if isinstance(field.shape.cls, type)}}
     try:
-        return eval(text, getattr(inspect.unwrap(fn), '__globals__', {}), names)
+        return typing.get_type_hints(
+            types.SimpleNamespace(__annotations__={'': annotation}),
+            getattr(inspect.unwrap(fn), '__globals__', {}), names, include_extras=True)['']
     except Exception as e:  # it is any code
-        raise DeclarationError(f"{place}: the annotation {text!r} cannot be evaluated: {e!r}. "
-                               f"Import what it names, not only for type checkers.") from e
+        raise DeclarationError(f"{place}: the annotation {annotation!r} cannot be evaluated: {e!r}."
+                               f" Import what it names, not only for type checkers.") from e
 
 
 def _is_untyped(annotation: Any) -> bool:

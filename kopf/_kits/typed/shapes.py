@@ -46,6 +46,9 @@ class Kind(enum.Enum):
     """A dict of anything, whose fields are kept though no schema mentions them."""
     RECORD = enum.auto()
 
+    def describe(self) -> str:
+        return self.name.lower().replace('_', ' ')
+
 
 class _Missing(enum.Enum):
     MISSING = enum.auto()
@@ -376,7 +379,7 @@ def _read_limits(markers: Iterable[Any], shape: Shape, path: str) -> Iterator[tu
                 continue
             if kind not in keywords:
                 raise DeclarationError(f"{path} has the limit {attr}={value!r}, which has no "
-                                       f"meaning for {kind.name.lower().replace('_', ' ')}s.")
+                                       f"meaning for {kind.describe()}s.")
             if attr == 'pattern':
                 _check_pattern(value, path)
             elif shape.cls is bytes:  # four letters in base64 are up to three bytes

@@ -3,7 +3,7 @@ import contextlib
 import dataclasses
 import datetime
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
 import typing_extensions
@@ -34,6 +34,7 @@ class DatabaseSpec:
     replicas: int = 1
     users: Annotated[list[User], kopf.ListMap('name')] = dataclasses.field(default_factory=list)
     max_connections: int | None = None
+    mode: Literal['fast', 'safe'] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -677,6 +678,7 @@ def declare(decorator, annotation, name='spec', **options):
     (kopf.on.create, Other, {'name': 'body'}, 'the object is Database'),
     (kopf.on.update, str, {'name': 'old', 'field': 'spec.replicas'}, 'spec.replicas is int'),
     (kopf.on.update, list[str], {'name': 'new', 'field': 'spec.users'}, 'spec.users is list'),
+    (kopf.on.update, str, {'name': 'new', 'field': 'spec.mode'}, 'spec.mode is enum'),
     (kopf.on.update, int, {'name': 'new', 'field': 'metadata.labels'}, 'labels is not typed'),
     (kopf.daemon, DatabaseSpec, {}, r'Write kopf.Live\[…\]'),
     (kopf.timer, kopf.Live[DatabaseSpec], {}, 'cannot be live'),
@@ -685,6 +687,17 @@ def test_annotations_that_are_none_of_the_class_are_errors_at_import(
         decorator, annotation, options, message):
     with pytest.raises(kopf.DeclarationError, match=message):
         declare(decorator, annotation, **options)
+
+
+@pytest.mark.parametrize(('decorator', 'annotation'), [
+    (kopf.on.create, 'DatabaseSpec | None'),
+    (kopf.on.create, Optional['DatabaseSpec']),
+    (kopf.on.create, Union['DatabaseSpec', kopf.Misfit]),
+    (kopf.daemon, kopf.Live['DatabaseSpec']),
+    (kopf.daemon, 'kopf.Live["DatabaseSpec"]'),
+])
+def test_annotations_are_those_of_the_class_however_they_are_quoted(decorator, annotation):
+    declare(decorator, annotation)
 
 
 @pytest.mark.parametrize('field', ['spec.replica', 'spec.max_connections', 'spc', 'spec.users.0'])
