@@ -181,7 +181,7 @@ def _read_field(
 ) -> Field:
     place = f'{path}.{raw.name}'
     annotation, markers, optional = _unwrap(raw.annotation, [*raw.markers])
-    shape = _read_value(annotation, markers, place, outer, optional)
+    shape = _read_value(annotation, markers, place, outer)
     wires = [marker.name for marker in markers if isinstance(marker, vocabulary.Wire)]
     wire = wires[-1] if wires else raw.wire if raw.wire is not None else (
         _to_camel_case(raw.name) if library in ('dataclass', 'attrs', 'plain') else raw.name)
@@ -258,19 +258,24 @@ def _flatten(markers: Iterable[Any]) -> Iterator[Any]:
         yield marker
 
 
-def _read_value(
-        annotation: Any, markers: list[Any], path: str, outer: tuple[Any, ...], optional: bool,
-) -> Shape:
+def _read_value(annotation: Any, markers: list[Any], path: str, outer: tuple[Any, ...]) -> Shape:
     shape = _read_type(annotation, markers, path, outer)
     limits = {**shape.limits, **dict(_read_limits(markers, shape, path))}
+    rules = tuple(marker for marker in markers if isinstance(marker, CEL))
+    if (rules or Word.IMMUTABLE in markers) and _is_typeless(shape):
+        raise DeclarationError(f"{path} can contain anything, for which the API cannot have rules. "
+                               f"Write dict[str, Any], or a class.")
     is_nullable = Word.NULLABLE in markers
     if is_nullable and shape.kind is Kind.ENUM:
         raise DeclarationError(f"{path} is an enum that can be null, which the API does not have. "
                                f"Write kopf.Nullable[Annotated[str, kopf.Pattern('^(A|B)$')]].")
     return dataclasses.replace(
-        shape, limits=limits, rules=tuple(m for m in markers if isinstance(m, CEL)),
-        is_nullable=is_nullable, is_immutable=Word.IMMUTABLE in markers,
-        is_atomic=shape.is_atomic or Word.ATOMIC in markers)
+        shape, limits=limits, rules=rules, is_nullable=is_nullable,
+        is_immutable=Word.IMMUTABLE in markers, is_atomic=shape.is_atomic or Word.ATOMIC in markers)
+
+
+def _is_typeless(shape: Shape) -> bool:
+    return shape.kind is Kind.ANY or (shape.item is not None and _is_typeless(shape.item))
 
 
 def _read_type(annotation: Any, markers: list[Any], path: str, outer: tuple[Any, ...]) -> Shape:
@@ -367,7 +372,7 @@ def _read_inner(annotation: Any, path: str, outer: tuple[Any, ...]) -> Shape:
     if optional and Word.NULLABLE not in markers:
         raise DeclarationError(f"{path} can be None. Items cannot be absent: write "
                                f"kopf.Nullable[…] if null is a value of its own.")
-    return _read_value(annotation, markers, path, outer, optional)
+    return _read_value(annotation, markers, path, outer)
 
 
 def _read_limits(markers: Iterable[Any], shape: Shape, path: str) -> Iterator[tuple[str, Any]]:

@@ -214,6 +214,8 @@ class Box(Generic[T]):
     (Annotated[str, kopf.Pattern('(')], r"Thing.spec.x has the pattern '\(', which is wrong"),
     (Annotated[list[Spec], kopf.ListMap('name')], r"Thing.spec.x is a list by 'name'.* replicas"),
     (Annotated[list[Spec], kopf.ListSet], r"Thing.spec.x is a set, but.* kopf.ListMap"),
+    (Annotated[Any, kopf.Immutable], r"Thing.spec.x can contain anything.* Write dict\[str, Any\]"),
+    (Annotated[list, kopf.CEL('self != []')], r"Thing.spec.x can contain anything.* have rules"),
     (int | None, r"Thing.spec.x can be None, but has no default. Write '= None'"),
     (pytest.Item, r"Thing.spec.x is of the class Item, whose fields are not known"),
 ])
