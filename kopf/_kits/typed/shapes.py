@@ -338,7 +338,8 @@ def _read_list(
             if key not in known or known[key].shape.kind in (Kind.LIST, Kind.MAP, Kind.RECORD):
                 raise DeclarationError(f"{path} is a list by {key!r}, which is no simple field of "
                                        f"its items. Their fields: {', '.join(known) or 'none'}.")
-    if is_set and item.kind in (Kind.RECORD, Kind.MAP, Kind.LIST) and not item.is_atomic:
+    if is_set and (item.is_nullable or (
+            item.kind in (Kind.RECORD, Kind.MAP, Kind.LIST) and not item.is_atomic)):
         raise DeclarationError(f"{path} is a set, but its items are no simple values. Write "
                                f"Annotated[list[…], kopf.ListMap('name')].")
     if not keys and _has_immutable(item):
@@ -387,6 +388,9 @@ def _read_limits(markers: Iterable[Any], shape: Shape, path: str) -> Iterator[tu
                                        f"meaning for {kind.describe()}s.")
             if attr == 'pattern':
                 _check_pattern(value, path)
+            elif kind is Kind.INTEGER and value != int(value):
+                raise DeclarationError(f"{path} has the limit {attr}={value!r}, which is none for "
+                                       f"integers.")
             elif shape.cls is bytes:  # four letters in base64 are up to three bytes
                 value = -(-value // 3) * 4
             yield keywords[kind], value
@@ -394,14 +398,22 @@ def _read_limits(markers: Iterable[Any], shape: Shape, path: str) -> Iterator[tu
                 yield f'exclusive{keywords[kind].capitalize()}', True
 
 
+_TOKEN = re.compile(r"""
+    (?P<python> \\[1-9NUuZ] | \(\?(?:[=!>(#]|<[=!]|P=|-?\w*[aLux]))
+    | (?P<re2> \\[pP](?:\{\^?\w+\}|\w) | \\z | \[:\^?\w+:\])
+    | \\. | .""", re.VERBOSE | re.DOTALL)
+"""The parts of patterns that only one of Python and RE2 knows, and all others."""
+
+
 def _check_pattern(pattern: str, path: str) -> None:
     """Refuse what RE2 does not have, or has with another meaning than Python."""
-    if re.search(r'\(\?(?:[=!]|<[=!])|\(\?P=|(?<!\\)(?:\\\\)*\\[1-9]', pattern):
+    tokens = [*_TOKEN.finditer(pattern)]
+    if alien := next((token[0] for token in tokens if token.lastgroup == 'python'), None):
         raise DeclarationError(
-            f"{path} has the pattern {pattern!r}: look-arounds and references to groups are not in "
-            f"RE2, which the API uses. Write a kopf.CEL rule.")
+            f"{path} has the pattern {pattern!r}: look-arounds, references to groups, and others "
+            f"of Python are not in RE2, which the API uses: {alien!r}. Write a kopf.CEL rule.")
     try:
-        re.compile(pattern)
+        re.compile(''.join('x' if token.lastgroup == 're2' else token[0] for token in tokens))
     except re.error as e:
         raise DeclarationError(f"{path} has the pattern {pattern!r}, which is wrong: {e}.") from e
 

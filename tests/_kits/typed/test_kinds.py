@@ -211,6 +211,12 @@ class Box(Generic[T]):
     (Annotated[str, at.Ge(1)], "Thing.spec.x has the limit ge=1, which has no meaning"),
     (Annotated[str, kopf.Pattern('(?=a)')], r"Thing.spec.x has the pattern .*look-arounds"),
     (Annotated[str, kopf.Pattern(r'(a)\1')], "Thing.spec.x has the pattern .*references"),
+    (Annotated[str, kopf.Pattern(r'a\Z')], r"Thing.spec.x has the pattern .*Python.* '\\\\Z'"),
+    (Annotated[str, kopf.Pattern(r'(?x) a')], r"Thing.spec.x has the pattern .*Python"),
+    (Annotated[str, kopf.Pattern(r'\pL(')], r"Thing.spec.x has the pattern .*, which is wrong"),
+    (Annotated[str, kopf.Pattern('a\\')], r"Thing.spec.x has the pattern .*, which is wrong"),
+    (Annotated[int, at.Ge(1.5)], r"Thing.spec.x has the limit ge=1.5, which is none for integers"),
+    (set[kopf.Nullable[str]], r"Thing.spec.x is a set, but its items are no simple values"),
     (Annotated[str, kopf.Pattern('(')], r"Thing.spec.x has the pattern '\(', which is wrong"),
     (Annotated[list[Spec], kopf.ListMap('name')], r"Thing.spec.x is a list by 'name'.* replicas"),
     (Annotated[list[Spec], kopf.ListSet], r"Thing.spec.x is a set, but.* kopf.ListMap"),
@@ -235,6 +241,13 @@ def test_wrong_defaults_are_errors(annotation, default, message):
         'XSpec', [('x', annotation, dataclasses.field(default=default))])
     with pytest.raises(kopf.DeclarationError, match=message):
         define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+
+@pytest.mark.parametrize('pattern', [
+    r'^[\pL\p{Greek}\P{^Lu}_]+$', r'^[[:alpha:]]+\z', r'^(?P<name>a)(?:b)(?i:c)$', r'\\1', r'\\Z'])
+def test_patterns_of_the_api_are_taken_also_if_python_does_not_know_them(pattern):
+    spec = dataclasses.make_dataclass('XSpec', [('x', Annotated[str, kopf.Pattern(pattern)])])
+    assert make_properties(spec)['x'] == {'type': 'string', 'pattern': pattern}
 
 
 TenantName = NewType('TenantName', str)
