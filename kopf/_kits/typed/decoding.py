@@ -12,7 +12,7 @@ import functools
 import ipaddress
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from kopf._cogs.structs import bodies, dicts
@@ -224,7 +224,7 @@ def _compile_list(shape: Shape) -> Decoder:
             values = [each if type(each) is exact else item(each) for each in raw]
         except _Mismatch:
             raise _gather((f'[{n}]', item, each) for n, each in enumerate(raw)) from None
-        return values if build is None else _build(build, (values,), {})
+        return values if build is None else _build(build, values)
 
     return decode
 
@@ -275,11 +275,11 @@ def _compile_record(shape: Shape) -> Decoder:
         return build(values)
 
     def gather(raw: Any) -> _Mismatch:
-        found = _gather((f'.{wire}', inner, raw[wire]) for wire, _, inner, is_nullable, _ in fields
-                        if wire in raw and (raw[wire] is not None or is_nullable)).found
+        given = {wire: inner for wire, _, inner, is_nullable, _ in fields
+                 if wire in raw and (raw[wire] is not None or is_nullable)}
+        found = _gather((f'.{wire}', inner, raw[wire]) for wire, inner in given.items()).found
         absent = [(f'.{field.wire}', "is absent") for field in required.values()
-                  if raw.get(field.wire) is None
-                  and not (field.shape.is_nullable and field.wire in raw)]
+                  if field.wire not in given]
         return _Mismatch(*found, *absent)
 
     return decode
@@ -310,7 +310,7 @@ def _find_builder(shape: Shape) -> Callable[[dict[str, Any]], Any]:
                 field.name: functools.partial(copy.deepcopy, getattr(cls, field.name))
                 for field in shape.fields if hasattr(cls, field.name)})
         case 'pydantic':
-            return lambda values: _build(cls.model_validate, (values,), {})
+            return lambda values: _build(cls.model_validate, values)
         case 'msgspec':
             return functools.partial(_build_msgspec, cls, {
                 _name(shape, field): field.name for field in shape.fields})
@@ -318,7 +318,7 @@ def _find_builder(shape: Shape) -> Callable[[dict[str, Any]], Any]:
         return functools.partial(_build_simple, cls, {
             field.name: field.default_factory for field in dataclasses.fields(cls)
             if field.default_factory is not dataclasses.MISSING})
-    return lambda values: _build(cls, (), values)
+    return lambda values: _build(cls, **values)
 
 
 def _is_simple(cls: Any) -> bool:
@@ -355,10 +355,10 @@ def _build_msgspec(cls: Any, names: Mapping[str, str], values: Mapping[str, Any]
     except msgspec.ValidationError as e:
         raise _Mismatch(('', f"{e}")) from None
     except TypeError:  # it has no such types, so it has no rules for them
-        return _build(cls, (), {names[key]: value for key, value in values.items()})
+        return _build(cls, **{names[key]: value for key, value in values.items()})
 
 
-def _build(make: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _build(make: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Let the class check the values by its own rules."""
     try:
         return make(*args, **kwargs)

@@ -5,6 +5,7 @@ Nothing is requested here: the resources are given, as the `catalogue` knows the
 or as a cluster has them.
 """
 import ast
+import dataclasses
 import functools
 import inspect
 import textwrap
@@ -56,28 +57,22 @@ def find_rights(
         _Granting(registry, settings, resources, is_complete, namespaces).iterate())
 
 
+@dataclasses.dataclass
 class _Granting:
     """The features that an operator uses, and with what."""
+    _registry: registries.OperatorRegistry
+    _settings: configuration.OperatorSettings
+    _resources: Collection[references.Resource]
+    _is_complete: bool
+    _patterns: Collection[references.NamespacePattern]
 
-    def __init__(
-            self,
-            registry: registries.OperatorRegistry,
-            settings: configuration.OperatorSettings,
-            resources: Collection[references.Resource],
-            is_complete: bool,
-            patterns: Collection[references.NamespacePattern],
-    ) -> None:
-        super().__init__()
-        self._registry = registry
-        self._settings = settings
-        self._resources = resources
-        self._is_complete = is_complete
-        exact = references.select_specific_namespaces(patterns)
-        self._has_patterns = len(exact) < len(set(patterns))
+    def __post_init__(self) -> None:
+        exact = references.select_specific_namespaces(self._patterns)
+        self._has_patterns = len(exact) < len(set(self._patterns))
         self._served: Collection[str | None] = (
-            [None] if self._has_patterns or not patterns else exact)
-        self._binding = registries.resolve(registry, resources)
-        server = settings.admission.server
+            [None] if self._has_patterns or not self._patterns else exact)
+        self._binding = registries.resolve(self._registry, self._resources)
+        server = self._settings.admission.server
         self._server = server if isinstance(server, services.WebhookServiceServer) else None
 
     def iterate(self) -> Iterator[Right]:
