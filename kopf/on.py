@@ -725,7 +725,8 @@ def convert(
     :param lossless: whether to keep what the other version cannot express, in an annotation, and to
         restore it on the way back. Default: yes.
     :param registry: the `kopf.OperatorRegistry` for the function. Default: the default registry.
-    :raises DeclarationError: if a name is none, or if the conversion is registered already.
+    :raises DeclarationError: if a name is none, if the conversion is registered already, or if the
+        function is async.
     """
     from kopf._kits.conversion import declaring  # only if it is used
     return declaring.declare(resource, old, new, lossless=lossless, registry=registry)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from kopf._cogs.configs import capacity
 from kopf._cogs.structs import bodies, dicts
+from kopf._core.intents import callbacks
 from kopf._kits.conversion import lossless, moves
 from kopf._kits.conversion.moves import ConversionError, Object
 from kopf._kits.sandbox import schemas
@@ -60,8 +61,12 @@ class Converter(bodies.Converter):
         """
         Add the way from one version to another.
 
-        :raises DeclarationError: if there is one already.
+        :raises DeclarationError: if there is one already, or if a function of it is async.
         """
+        for fn in (step.function, *(fn for move in step.moves for fn in (move.up, move.down))):
+            if fn is not None and callbacks.is_async(fn):
+                raise DeclarationError(f"{_name(fn)} is async, but nothing waits for it in "
+                                       f"conversions. Make it a synchronous function.")
         if new in self._steps.setdefault(old, {}):
             raise DeclarationError(f"{self.name} has two conversions of {old} to {new}.")
         self._steps[old][new] = step
@@ -170,8 +175,10 @@ class Converter(bodies.Converter):
         if step.up:
             moves.apply(step.moves, content, up=True)
         if step.function is not None:
-            name = getattr(step.function, '__qualname__', step.function)
+            name = _name(step.function)
             returned = moves.call(step.function, content, f"{name} has failed")
+            if not isinstance(returned, Mapping | None):
+                raise ConversionError(f"{name} has returned {type(returned).__name__}, not a dict")
             if returned is not None:
                 content = {**_get_identity(content), **returned}
         if not step.up:
@@ -234,6 +241,10 @@ class Converter(bodies.Converter):
         return lossless.find(
             _get_content(self._prune(obj)), _get_content(returned),
             self._find_schema(obj))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, '__qualname__', fn))
 
 
 def _get_identity(obj: Mapping[str, Any]) -> Object:

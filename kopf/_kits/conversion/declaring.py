@@ -44,8 +44,8 @@ def convert(
     :param lossless: whether to keep what the other version cannot express, in an annotation, and to
         restore it on the way back.
     :param registry: the `kopf.OperatorRegistry` for the conversion. Default: the default registry.
-    :raises DeclarationError: if the classes are not two versions of one kind, or if the conversion
-        is declared already.
+    :raises DeclarationError: if the classes are not two versions of one kind, if the conversion is
+        declared already, or if a function is async.
     """
     one, two = kinds.get_declaration(old), kinds.get_declaration(new)
     if one.name != two.name or one.version == two.version:

@@ -279,6 +279,40 @@ def test_one_way_is_declared_once(registry):
         kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(lambda obj: None)
 
 
+def test_functions_are_not_async(registry):
+    async def fn(value):
+        pass
+
+    with pytest.raises(kopf.DeclarationError, match=r"fn is async, .* synchronous function"):
+        kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(fn)
+
+    @kopf.crd('async.example.com', 'v1', plural='things', storage=True)
+    class Thing:
+        spec: dict[str, int]
+
+    @kopf.crd('async.example.com', 'v1beta1', of=Thing)
+    class OldThing:
+        spec: dict[str, int]
+
+    for options in [{'up': fn}, {'down': fn}]:
+        with pytest.raises(kopf.DeclarationError, match=r"fn is async, .* synchronous function"):
+            kopf.convert(OldThing, Thing, **options, registry=registry)
+        with pytest.raises(kopf.DeclarationError, match=r"fn is async, .* synchronous function"):
+            kopf.convert(OldThing, Thing, kopf.Move('.spec.a', '.spec.b', **options),
+                         registry=registry)
+
+
+@pytest.mark.parametrize('returned', [True, [], 'x'])
+def test_functions_return_objects_or_nothing(registry, returned):
+    @kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)
+    def fn(obj):
+        return returned
+
+    obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'spec': {}}
+    with pytest.raises(ValueError, match=rf"fn has returned {type(returned).__name__}, not a dict"):
+        registry._converters['things.example.com'].convert(obj, 'v2')
+
+
 @pytest.mark.parametrize('path', ['spec.a', '.', '.spec.', '.metadata.name', '.kind', ''])
 def test_only_fields_of_the_content_are_moved(path):
     with pytest.raises(kopf.DeclarationError, match=r"is no path of a field to move"):
