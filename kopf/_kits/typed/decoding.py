@@ -323,9 +323,10 @@ def _find_builder(shape: Shape) -> Callable[[dict[str, Any]], Any]:
 
 def _is_simple(cls: Any) -> bool:
     """Whether the constructor of a dataclass does nothing but set the fields."""
-    return ('__dataclass_params__' in vars(cls) and cls.__dataclass_params__.init
+    constructor = getattr(vars(cls).get('__init__'), '__code__', None)
+    return (constructor is not None and constructor.co_filename == '<string>'  # it is generated
+            and (cls.__dataclass_params__.frozen or cls.__setattr__ is object.__setattr__)
             and cls.__new__ is object.__new__ and not hasattr(cls, '__post_init__')
-            and not shapes.get_infos(cls)
             and not any('__slots__' in vars(base) for base in cls.__mro__[:-1])
             and all(field.init for field in dataclasses.fields(cls))
             and not any(hasattr(vars(cls).get(field.name), '__set__')

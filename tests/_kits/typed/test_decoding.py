@@ -136,6 +136,29 @@ def test_dataclasses_of_pydantic_check_their_limits():
         'spec.max_size: Input should be greater than or equal to 1',)
 
 
+@dataclasses.dataclass
+class OwnConstructor:
+    size: int = 1
+
+    def __init__(self, size: int = 1) -> None:
+        self.size, self.more = size, 'more'
+
+
+@dataclasses.dataclass
+class OwnSetter:
+    size: int = 1
+    more: str = ''
+
+    def __setattr__(self, key: str, value: object) -> None:
+        super().__setattr__(key, value or 'more')
+
+
+@pytest.mark.parametrize('cls', [OwnConstructor, OwnSetter])
+def test_dataclasses_are_made_by_what_they_define(cls):
+    made = decode(cls, {'size': 2})
+    assert (made.size, made.more) == (2, 'more')
+
+
 def test_objects_do_not_share_the_defaults_of_their_class():
     @kopf.crd('example.com', 'v1', plural='things')
     class Thing:
