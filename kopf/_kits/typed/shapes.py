@@ -7,21 +7,21 @@ recognised by their attributes, so that none of these libraries is imported here
 """
 import ast
 import collections
+import contextlib
 import dataclasses
 import datetime
 import enum
 import functools
 import inspect
-import io
 import ipaddress
+import itertools
 import linecache
 import re
 import sys
-import tokenize
 import types
 import typing
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from kopf._cogs.structs import references
@@ -530,20 +530,13 @@ def _read_comments(cls: Any) -> Mapping[str, str]:
     Without the source there are none, e.g. for classes that were made at runtime.
     """
     comments: dict[str, str] = {}
-    for base in reversed(cls.__mro__ if isinstance(cls, type) else [cls]):
-        if base.__module__ != 'builtins':
-            comments.update(_read_own_comments(base))
+    for base in reversed(cls.__mro__):
+        with contextlib.suppress(OSError, TypeError):
+            path = inspect.getsourcefile(base) or ''
+            linecache.checkcache(path)
+            lines = linecache.getlines(path, vars(sys.modules[base.__module__]))
+            comments.update(_read_source(''.join(lines)).get(base.__qualname__, {}))
     return comments
-
-
-def _read_own_comments(cls: Any) -> Mapping[str, str]:
-    try:
-        path = inspect.getsourcefile(cls) or ''
-    except (OSError, TypeError):
-        return {}
-    linecache.checkcache(path)
-    lines = linecache.getlines(path, vars(sys.modules[cls.__module__]))
-    return _read_source(''.join(lines)).get(cls.__qualname__, {})
 
 
 @functools.lru_cache(maxsize=32)
@@ -551,13 +544,10 @@ def _read_source(source: str) -> Mapping[str, Mapping[str, str]]:
     """Read the comments in all classes of a module, by the qualified names of the classes."""
     try:
         tree = ast.parse(source)
-        found = {
-            token.start[0]: (token.string, token.line.strip().startswith('#'))
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT}
-    except (SyntaxError, ValueError, tokenize.TokenError):
+    except (SyntaxError, ValueError):
         return {}
-    return {name: dict(_iter_comments(node, found)) for name, node in _iter_classes(tree)}
+    lines = source.split('\n')
+    return {name: dict(_iter_comments(node, lines)) for name, node in _iter_classes(tree)}
 
 
 def _iter_classes(tree: ast.AST, prefix: str = '') -> Iterator[tuple[str, ast.ClassDef]]:
@@ -572,23 +562,20 @@ def _iter_classes(tree: ast.AST, prefix: str = '') -> Iterator[tuple[str, ast.Cl
                 yield from _iter_classes(node, prefix)
 
 
-def _iter_comments(
-        tree: ast.ClassDef, found: Mapping[int, tuple[str, bool]],
-) -> Iterator[tuple[str, str]]:
+def _iter_comments(tree: ast.ClassDef, lines: Sequence[str]) -> Iterator[tuple[str, str]]:
     for statement, following in zip(tree.body, [*tree.body[1:], None], strict=True):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
         name = statement.target.id
-        beside, is_alone = found.get(statement.end_lineno or 0, ('', True))
-        if not is_alone and not _FOR_TOOLS.match(beside):
-            yield name, beside.lstrip('#: ').strip()
-        lines: list[str] = []
-        number = statement.lineno - 1
-        while found.get(number, ('', False))[1] and found[number][0].startswith('#:'):
-            lines.insert(0, found[number][0][2:].strip())
-            number -= 1
-        if lines:
-            yield name, ' '.join(lines)
+        assert statement.end_lineno is not None
+        last = lines[statement.end_lineno - 1].encode()  # the columns are those of bytes
+        beside = last[statement.end_col_offset:].decode().strip()
+        if beside.startswith('#') and not _FOR_TOOLS.match(beside):
+            yield name, beside.lstrip('#: ')
+        above = itertools.takewhile(
+            re.compile(r'\s*#:').match, reversed(lines[:statement.lineno - 1]))
+        if texts := [line.strip().removeprefix('#:').strip() for line in above]:
+            yield name, ' '.join(reversed(texts))
         match following:
             case ast.Expr(value=ast.Constant(value=str() as text)):
                 yield name, inspect.cleandoc(text)
