@@ -305,13 +305,10 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
         raise DeclarationError(
             f"{name} has {len(stored)} versions in which objects are stored. Write storage=True "
             f"for exactly one of {', '.join(each.version for each in versions)}.")
-    names: dict[str, Any] = {
+    names = _drop_empty({
         'kind': first.kind, 'listKind': f'{first.kind}List', 'plural': first.plural,
-        'singular': first.singular}
-    if first.short:
-        names['shortNames'] = [*first.short]
-    if first.categories:
-        names['categories'] = [*first.categories]
+        'singular': first.singular, 'shortNames': [*first.short],
+        'categories': [*first.categories]})
     return {
         'apiVersion': 'apiextensions.k8s.io/v1',
         'kind': 'CustomResourceDefinition',
@@ -320,6 +317,10 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
             'group': first.group, 'names': names, 'scope': first.scope,
             'versions': [_define_version(each, stored[0]) for each in versions]},
     }
+
+
+def _drop_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value}
 
 
 def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
@@ -338,23 +339,18 @@ def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
                  'labelSelectorPath': declared.scale.selector}
         subresources['scale'] = {
             key: _check_path(shape, value, path) for key, value in paths.items() if value}
-    version: dict[str, Any] = {
-        'name': declared.version, 'schema': {'openAPIV3Schema': schema},
-        'served': declared.served, 'storage': declared.version == stored}
-    if subresources:
-        version['subresources'] = subresources
-    if declared.deprecated:
-        version['deprecated'] = True
-        if isinstance(declared.deprecated, str):
-            version['deprecationWarning'] = declared.deprecated
     columns = [*declared.columns, PAUSED] if declared.columns else [PAUSED, AGE]
     if any(each.name == PAUSED.name for each in declared.columns):
         columns.remove(PAUSED)
-    version['additionalPrinterColumns'] = [_define_column(each, shape, path) for each in columns]
-    if declared.selectable:
-        version['selectableFields'] = [
-            {'jsonPath': _check_path(shape, each, path)} for each in declared.selectable]
-    return version
+    warning = declared.deprecated if isinstance(declared.deprecated, str) else None
+    optional = _drop_empty({
+        'subresources': subresources, 'deprecated': bool(declared.deprecated),
+        'deprecationWarning': warning, 'selectableFields': [
+            {'jsonPath': _check_path(shape, each, path)} for each in declared.selectable]})
+    return {
+        'name': declared.version, 'schema': {'openAPIV3Schema': schema},
+        'served': declared.served, 'storage': declared.version == stored, **optional,
+        'additionalPrinterColumns': [_define_column(each, shape, path) for each in columns]}
 
 
 _COLUMN_TYPES = {
@@ -371,9 +367,8 @@ def _define_column(column: Column, shape: Shape, path: str) -> dict[str, Any]:
         if (found is not None and found.format == 'date-time') or (
                 column.path == '.metadata.creationTimestamp'):
             kind = 'date'
-    made = {'name': column.name, 'type': kind, 'jsonPath': column.path,
-            'description': column.description, 'priority': column.priority}
-    return {key: value for key, value in made.items() if value}
+    return _drop_empty({'name': column.name, 'type': kind, 'jsonPath': column.path,
+                        'description': column.description, 'priority': column.priority})
 
 
 def _find(shape: Shape, path: str) -> Shape | None:
