@@ -644,12 +644,12 @@ def crd(
             f"There are no kinds in {', '.join([*paths, *modules]) or 'no file'}. Declare a class "
             f"as a kind, for example: @kopf.crd('example.com', 'v1', plural='databases')")
     checks = publishing.Options(kubernetes=minor, **options)
-    if output is not None:
-        publishing.write(definitions, output)
-    elif checks == publishing.Options():
-        click.echo(publishing.dump(definitions), nl=False)
 
     async def publish() -> None:
+        if output is not None:
+            publishing.write(definitions, output)
+        elif checks == publishing.Options():
+            click.echo(publishing.dump(definitions), nl=False)
         report = await publishing.publish(
             definitions, checks, registry=__controls.registry, settings=__controls.settings,
             vault=__controls.vault)

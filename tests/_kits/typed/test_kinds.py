@@ -523,6 +523,13 @@ def test_definitions_are_written_to_a_folder(script, tmp_path):
     assert definition == yaml.safe_load(CliRunner().invoke(cli.main, ['crd', script]).stdout)
 
 
+def test_files_that_cannot_be_written_are_named(script, tmp_path):
+    path = tmp_path / 'absent' / 'crd.yaml'
+    result = CliRunner().invoke(cli.main, ['crd', script, '-o', str(path)])
+    assert result.exit_code == 1
+    assert f"Error: {path} cannot be written: " in result.output
+
+
 def test_command_prints_the_kinds_of_peerings():
     result = CliRunner().invoke(cli.main, ['crd', '--peering'])
     printed = list(yaml.safe_load_all(result.stdout))
