@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from kopf._cogs.helpers import yamltexts
-from kopf._cogs.structs import references
+from kopf._cogs.structs import dicts, references
 from kopf._kits import commanding
 from kopf._kits.sandbox import crds, kinds
 
@@ -68,8 +68,8 @@ def _read(definition: Any) -> Iterable[kinds.Kind]:
         return []
     try:
         return crds.kinds_of(crds.complete(dict(definition)))
-    except (LookupError, StopIteration, TypeError, ValueError) as e:
-        name = (definition.get('metadata') or {}).get('name')
+    except (AttributeError, LookupError, StopIteration, TypeError, ValueError) as e:
+        name = dicts.resolve(definition, ('metadata', 'name'), None)
         raise DefinitionError(
             f"The CustomResourceDefinition {name!r} is incomplete or of another API than "
             f"{crds.API_VERSION}: {e!r}") from e

@@ -185,8 +185,15 @@ def _is_complete(obj: Any) -> bool:
     match obj:
         case {'apiVersion': 'apiextensions.k8s.io/v1', 'metadata': {'name': str()}, 'spec': {
                 'names': {'kind': str()}, 'scope': str(), 'versions': list(versions)}}:
-            return all({'name', 'served', 'storage'} <= {*version} and (
-                'openAPIV3Schema' in version.get('schema', ())) for version in versions)
+            return all(map(_is_version, versions))
+    return False
+
+
+def _is_version(obj: Any) -> bool:
+    match obj:
+        case {'name': str(), 'served': bool(), 'storage': bool(), 'schema': {
+                'openAPIV3Schema': dict()}}:
+            return True
     return False
 
 

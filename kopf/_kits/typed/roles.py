@@ -2,11 +2,13 @@
 Roles: rights as the objects of Kubernetes that grant them, and what these grant too much.
 """
 import itertools
+import json
 import pathlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.helpers import yamltexts
+from kopf._kits import commanding
 from kopf._kits.typed.rights import Right
 
 API_GROUP = 'rbac.authorization.k8s.io'
@@ -77,17 +79,32 @@ def _make_rules(rights: Iterable[Right]) -> list[dict[str, Any]]:
 
 
 def read_roles(objs: Iterable[Any]) -> Iterator[Right]:
-    """Read the rights of all roles among the objects; those that aggregate others have none."""
+    """
+    Read the rights of all roles among the objects; those that aggregate others have none.
+
+    :raises CommandError: if a role is none of the API.
+    """
     for obj in objs:
         if not isinstance(obj, Mapping) or obj.get('kind') not in ('Role', 'ClusterRole'):
             continue
-        namespace = None if obj['kind'] == 'ClusterRole' else (
-            obj['metadata'].get('namespace') or '')
-        for rule in obj.get('rules') or ():
-            for group, resource, name, verb in itertools.product(
-                    rule.get('apiGroups') or (), rule.get('resources') or (),
-                    rule.get('resourceNames') or [''], rule.get('verbs') or ()):
-                yield Right(group, resource, verb, name, namespace)
+        try:
+            namespace = None if obj['kind'] == 'ClusterRole' else (
+                obj['metadata'].get('namespace') or '')
+            for rule in obj.get('rules') or ():
+                for group, resource, name, verb in itertools.product(
+                        _read_list(rule, 'apiGroups'), _read_list(rule, 'resources'),
+                        _read_list(rule, 'resourceNames') or [''], _read_list(rule, 'verbs')):
+                    yield Right(group, resource, verb, name, namespace)
+        except (AttributeError, LookupError, TypeError) as e:
+            raise commanding.CommandError(f"This {obj['kind']} is none of the API: {e!r}: "
+                                          f"{json.dumps(obj, default=str)[:200]}") from e
+
+
+def _read_list(rule: Mapping[str, Any], key: str) -> list[str]:
+    values: Any = [] if rule.get(key) is None else rule[key]
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{key} is no list of strings")
+    return values
 
 
 def compare(needed: Collection[Right], granted: Collection[Right]) -> Iterator[str]:

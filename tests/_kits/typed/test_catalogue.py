@@ -47,6 +47,7 @@ def test_other_objects_are_no_definitions(obj):
 
 @pytest.mark.parametrize('change', [
     {'spec': None}, {'spec': {}}, {'spec': {'group': 'x', 'names': {}, 'versions': []}},
+    {'spec': {**DEFINITION['spec'], 'versions': [None]}}, {'spec': 'x'},
     {'spec': {'version': 'v1', 'names': {'plural': 'x', 'kind': 'X'}, 'group': 'x'}}])
 def test_incomplete_definitions_are_named(change):
     with pytest.raises(catalogue.DefinitionError, match="'things.example.com' is incomplete"):

@@ -197,6 +197,9 @@ def test_definitions_are_read_from_a_folder(write, tmp_path):
     ('{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1beta1}',
      "incomplete, or not of apiextensions.k8s.io/v1"),
     (yaml.safe_dump(define(version={'schema': {}})), "incomplete, or not of"),
+    (yaml.safe_dump(define(version={'schema': None})), "incomplete, or not of"),
+    (yaml.safe_dump(define(version={'schema': {'openAPIV3Schema': None}})), "incomplete, or not"),
+    (yaml.safe_dump(define(versions=[None])), "incomplete, or not of"),
     (yaml.safe_dump(define(versions=[{'schema': {'openAPIV3Schema': {}}}])),
      "incomplete, or not of"),
 ])

@@ -1,5 +1,6 @@
 import pytest
 
+from kopf._kits import commanding
 from kopf._kits.typed import roles
 from kopf._kits.typed.rights import Right
 
@@ -75,6 +76,15 @@ def test_roles_are_read_as_they_are_made():
 def test_other_objects_have_no_rights():
     assert list(roles.read_roles([
         {'kind': 'ServiceAccount'}, {'kind': 'ClusterRole', 'metadata': {'name': 'x'}}])) == []
+
+
+@pytest.mark.parametrize('change', [
+    {'metadata': None}, {'metadata': 'x'}, {'rules': {'a': 'b'}}, {'rules': [None]},
+    {'rules': [{'apiGroups': ''}]}, {'rules': [{'apiGroups': [''], 'resources': [1]}]}])
+def test_roles_that_are_none_of_the_api_are_shown(change):
+    role = {'kind': 'Role', 'metadata': {'name': 'x'}, 'rules': [], **change}
+    with pytest.raises(commanding.CommandError, match=r"This Role is none of the API: .*kind"):
+        list(roles.read_roles([role]))
 
 
 @pytest.mark.parametrize('source, name', [
