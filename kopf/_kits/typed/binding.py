@@ -59,11 +59,14 @@ def _bind(
     args = [*_iter_alternatives(annotation)]
     takes_misfits = typedargs.Misfit in args
     inner = [arg for arg in args if arg not in (typedargs.Misfit, types.NoneType)]
-    if not inner or any(_is_untyped(arg) for arg in inner):
+    if not inner:
         return None
+    annotation = functools.reduce(lambda a, b: a | b, inner)
     path = {'body': (), 'spec': ('spec',), 'status': ('status',)}.get(name, field or ())
+    if any(_is_untyped(arg) for arg in inner) and not _is_map(annotation, cls, path, place):
+        return None
     shape = _find(cls, path)
-    if shape is None or not _is_same(functools.reduce(lambda a, b: a | b, inner), shape, place):
+    if shape is None or not _is_same(annotation, shape, place):
         expected = "not typed" if shape is None else (
             shape.cls.__name__ if isinstance(shape.cls, type) else shape.kind.describe())
         where = '.'.join(path) or "the object"
@@ -129,6 +132,16 @@ def _is_untyped(annotation: Any) -> bool:
     if cls in (Any, object) or getattr(cls, '__module__', '') == bodies.__name__:
         return True
     return isinstance(cls, type) and not hasattr(cls, '__total__') and issubclass(cls, Mapping)
+
+
+def _is_map(annotation: Any, cls: type, path: dicts.FieldPath, place: str) -> bool:
+    """Whether it is the type of a map in the class, as other dicts can be meant without one."""
+    try:
+        shape = _find(cls, path)
+    except DeclarationError:
+        return False
+    return (shape is not None and shape.kind is Kind.MAP and annotation is not dict
+            and _is_same(annotation, shape, place))
 
 
 def _find(cls: type, path: dicts.FieldPath) -> Shape | None:

@@ -700,6 +700,32 @@ def test_annotations_are_those_of_the_class_however_they_are_quoted(decorator, a
     declare(decorator, annotation)
 
 
+@dataclasses.dataclass(frozen=True)
+class Grouped:
+    groups: dict[str, User] = dataclasses.field(default_factory=dict)
+
+
+@pytest.mark.parametrize(('annotation', 'is_typed'), [
+    (dict[str, User], True),
+    ('dict[str, User] | None', True),
+    (dict, False),
+    (dict[str, Any], False),
+    (dict[str, dict[str, Any]], False),
+])
+def test_maps_are_typed_if_the_annotation_is_that_of_the_class(annotation, is_typed):
+    cls = type('Thing', (), {'__annotations__': {'spec': Grouped}})
+    cls = kopf.crd('example.com', 'v1', plural='databases')(cls)
+
+    def fn(new, **_):
+        pass
+
+    fn.__annotations__['new'] = annotation
+    bound = kinds.get_declaration(cls).bind(fn, ('spec', 'groups'), is_lasting=False)
+    assert bool(bound) == is_typed
+    if bound:
+        assert bound['new'].decode({'a': {'name': 'x'}}) == {'a': User('x')}
+
+
 @pytest.mark.parametrize('field', ['spec.replica', 'spec.max_connections', 'spc', 'spec.users.0'])
 def test_fields_that_the_class_does_not_have_are_errors_at_import(field):
     with pytest.raises(kopf.DeclarationError, match=f"Database has no field '{field}'"):
