@@ -222,7 +222,8 @@ def _unwrap(annotation: Any, markers: list[Any]) -> tuple[Any, list[Any], bool]:
         if origin is Annotated:
             annotation, *added = get_args(annotation)
             markers = [*_flatten(added), *markers]
-        elif origin in (typing.Required, typing.NotRequired, typing.ClassVar, typing.Final):
+        elif origin in (typing.Required, typing.NotRequired, typing.ClassVar, typing.Final) or (
+                getattr(origin, '_name', None) == 'ReadOnly'):  # Python 3.13
             [annotation] = get_args(annotation)
         elif origin in (Union, types.UnionType):
             args = [arg for arg in get_args(annotation) if arg is not types.NoneType
@@ -435,7 +436,7 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
         return 'dataclass', [
             _read_default(_Raw(field.name, hints[field.name]), field, dataclasses.MISSING)
             for field in dataclasses.fields(cls) if field.init]
-    if typing.is_typeddict(cls):
+    if hasattr(cls, '__optional_keys__'):  # also those of typing_extensions
         return 'typeddict', [_Raw(name, hint, is_optional=name in cls.__optional_keys__)
                              for name, hint in hints.items()]
     if hasattr(cls, '__attrs_attrs__'):

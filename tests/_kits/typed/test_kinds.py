@@ -11,6 +11,7 @@ import attrs
 import kubernetes
 import pydantic
 import pytest
+import typing_extensions
 import yaml
 from click.testing import CliRunner
 
@@ -261,6 +262,19 @@ def test_new_types_are_what_they_are_made_of():
     assert schema['properties'] == {
         'tenant': {'type': 'string'},
         'quotas': {'type': 'object', 'additionalProperties': {'type': 'integer', 'minimum': 1}}}
+
+
+class Extended(typing_extensions.TypedDict):
+    x: int
+    y: typing_extensions.NotRequired[str]
+    z: typing_extensions.ReadOnly[bool]
+
+
+def test_typed_dicts_can_be_those_of_typing_extensions():
+    definition = define(cls=type('Thing', (), {'__annotations__': {'spec': Extended}}))
+    schema = get_version(definition)['schema']['openAPIV3Schema']['properties']['spec']
+    assert schema == {'type': 'object', 'required': ['x', 'z'], 'properties': {
+        'x': {'type': 'integer'}, 'y': {'type': 'string'}, 'z': {'type': 'boolean'}}}
 
 
 def test_any_value_can_be_absent():
