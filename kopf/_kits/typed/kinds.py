@@ -194,6 +194,9 @@ def crd(
     :param scale: the paths of the subresource ``scale``.
     :raises DeclarationError: if a name is none of the API.
     """
+    for option, names in (('short', short), ('categories', categories)):
+        if isinstance(names, str):
+            raise DeclarationError(f"{option}= must be a collection of names, e.g. [{names!r}].")
     base = None if of is None else get_declaration(of)
     if base is not None:
         if (plural, kind, singular, tuple(short), tuple(categories), scope) != (
@@ -289,7 +292,7 @@ def define(classes: Iterable[type]) -> list[dict[str, Any]]:
 
 
 def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
-    from kopf._kits.sandbox import crds  # only for definitions
+    from kopf._kits.sandbox import crdrules, crds  # only for definitions
     versions = sorted(versions, key=lambda each: crds.priority_of(each.version))
     first = versions[0]
     if len({each.version for each in versions}) < len(versions):
@@ -309,7 +312,7 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
         'kind': first.kind, 'listKind': f'{first.kind}List', 'plural': first.plural,
         'singular': first.singular, 'shortNames': [*first.short],
         'categories': [*first.categories]})
-    return {
+    made = {
         'apiVersion': 'apiextensions.k8s.io/v1',
         'kind': 'CustomResourceDefinition',
         'metadata': {'name': name},
@@ -317,6 +320,11 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
             'group': first.group, 'names': names, 'scope': first.scope,
             'versions': [_define_version(each, stored[0]) for each in versions]},
     }
+    for cause in crdrules.validate(crds.complete(made)):
+        # Rules, also those about defaults, can have functions that are not known here.
+        if cause.type == 'FieldValueRequired' or not re.search(r'\.(default|rule)\b', cause.field):
+            raise DeclarationError(f"The API refuses {name}: {cause.field}: {cause.message}")
+    return made
 
 
 def _drop_empty(fields: Mapping[str, Any]) -> dict[str, Any]:

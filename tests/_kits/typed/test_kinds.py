@@ -181,6 +181,28 @@ def test_wrong_names_are_errors_at_once(args, message):
         kopf.crd(group, version, plural=plural)
 
 
+@pytest.mark.parametrize('options, message', [
+    ({'short': ['Thing']}, r"spec.names.shortNames\[0\]: .*'"),
+    ({'singular': 'A thing'}, r"spec.names.singular: "),
+    ({'scope': 'cluster'}, r'spec.scope: Unsupported value: "cluster"'),
+    ({'columns': [kopf.Column('Max', '.spec.maxSize', type='int')]}, r"Columns\[0\].type: "),
+    ({'scale': kopf.Scale('.spec.replicas', '.spec.replicas')}, r"statusReplicasPath: "),
+    ({'cls': type('Thing', (), {'__annotations__': {'spec': Annotated[
+        list[dataclasses.make_dataclass('Item', [('name', str | None, None)])],
+        kopf.ListMap('name')]}})}, r"properties\[name\].default: Required value: "),
+])
+def test_what_else_the_api_refuses_is_an_error_with_its_words(options, message):
+    message = rf"The API refuses things.example.com: .*{message}"
+    with pytest.raises(kopf.DeclarationError, match=message):
+        define(**options)
+
+
+@pytest.mark.parametrize('option', ['short', 'categories'])
+def test_single_names_are_no_collections(option):
+    with pytest.raises(kopf.DeclarationError, match=rf"{option}= .* e.g. \['thing'\]"):
+        declare(**{option: 'thing'})
+
+
 def test_a_class_is_no_kind_by_its_base():
     class Derived(declare()):
         pass
