@@ -2,6 +2,7 @@
 Kinds: classes that are declared as kinds of the API, and the definitions that are made of them.
 """
 import contextlib
+import copy
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -293,6 +294,7 @@ def define(classes: Iterable[type]) -> list[dict[str, Any]]:
 
 def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
     from kopf._kits.sandbox import crdrules, crds  # only for definitions
+    from kopf._kits.typed import findings
     versions = sorted(versions, key=lambda each: crds.priority_of(each.version))
     first = versions[0]
     if len({each.version for each in versions}) < len(versions):
@@ -312,7 +314,7 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
         'kind': first.kind, 'listKind': f'{first.kind}List', 'plural': first.plural,
         'singular': first.singular, 'shortNames': [*first.short],
         'categories': [*first.categories]})
-    made = {
+    made: dict[str, Any] = {
         'apiVersion': 'apiextensions.k8s.io/v1',
         'kind': 'CustomResourceDefinition',
         'metadata': {'name': name},
@@ -320,10 +322,13 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
             'group': first.group, 'names': names, 'scope': first.scope,
             'versions': [_define_version(each, stored[0]) for each in versions]},
     }
-    for cause in crdrules.validate(crds.complete(made)):
-        # Rules, also those about defaults, can have functions that are not known here.
-        if cause.type == 'FieldValueRequired' or not re.search(r'\.(default|rule)\b', cause.field):
-            raise DeclarationError(f"The API refuses {name}: {cause.field}: {cause.message}")
+    plain = copy.deepcopy(made)  # rules need a big library, and not all functions are known there
+    for version in plain['spec']['versions']:
+        schemas: Any = findings.iter_schemas('', version['schema']['openAPIV3Schema'])
+        for _, schema in schemas:
+            schema.pop('x-kubernetes-validations', None)
+    for cause in crdrules.validate(crds.complete(plain)):
+        raise DeclarationError(f"The API refuses {name}: {cause.field}: {cause.message}")
     return made
 
 

@@ -3,6 +3,8 @@ import dataclasses
 import os
 import pathlib
 import re
+import subprocess
+import sys
 import uuid
 from typing import Annotated, Any, ClassVar, Generic, Literal, NewType, TypeVar
 
@@ -195,6 +197,16 @@ def test_what_else_the_api_refuses_is_an_error_with_its_words(options, message):
     message = rf"The API refuses things.example.com: .*{message}"
     with pytest.raises(kopf.DeclarationError, match=message):
         define(**options)
+
+
+def test_definitions_with_rules_need_no_library_for_them():
+    code = f"""
+import sys
+from {__name__} import declare, kinds, kopf
+kinds.define([declare(rules=[kopf.CEL('self.spec.replicas < 5')])])
+assert 'cel' not in sys.modules
+"""
+    subprocess.run([sys.executable, '-c', code], check=True)
 
 
 @pytest.mark.parametrize('option', ['short', 'categories'])
