@@ -102,6 +102,8 @@ _ReconcilingFnT = TypeVar('_ReconcilingFnT', bound=callbacks.ReconcilingFn[Any, 
 _TimerFnT = TypeVar('_TimerFnT', bound=callbacks.TimerFn[Any, Any, Any])
 _WatchingFnT = TypeVar('_WatchingFnT', bound=callbacks.WatchingFn[Any, Any, Any])
 _FnT = TypeVar('_FnT', bound=Callable[..., object])
+_TypedT = TypeVar('_TypedT', covariant=True)
+_PlainT = TypeVar('_PlainT', covariant=True)
 _ConvertingFnT = TypeVar(
     '_ConvertingFnT', bound=Callable[[dict[str, Any]], dict[str, Any] | None])
 
@@ -115,100 +117,152 @@ _Declared = Callable[Concatenate[references.SelectorKey, P], object]
 # The decorators for type checkers: if a class selects the resource, the handlers can be typed.
 
 
-class _Changing(Protocol[P]):
+class _Declaring(Protocol[P, _TypedT, _PlainT]):
     @overload
-    def __call__(
-            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[_ChangingFnT], _ChangingFnT]: ...
+    def __call__(self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs) -> _TypedT: ...
 
     @overload
-    def __call__(
-            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[ChangingFnT], ChangingFnT]: ...
+    def __call__(self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs) -> _PlainT: ...
 
 
-class _Daemon(Protocol[P]):
+class _TypedChanging(Protocol):
+    def __call__(self, fn: _ChangingFnT, /) -> _ChangingFnT: ...
+
+
+class _Changing(Protocol):
+    def __call__(self, fn: ChangingFnT, /) -> ChangingFnT: ...
+
+
+class _TypedDaemon(Protocol):
+    def __call__(self, fn: _DaemonFnT, /) -> _DaemonFnT: ...
+
+
+class _Daemon(Protocol):
+    def __call__(self, fn: DaemonFnT, /) -> DaemonFnT: ...
+
+
+class _TypedIndexing(Protocol):
+    def __call__(self, fn: _IndexingFnT, /) -> _IndexingFnT: ...
+
+
+class _Indexing(Protocol):
+    def __call__(self, fn: IndexingFnT, /) -> IndexingFnT: ...
+
+
+class _TypedReconciling(Protocol):
+    def __call__(self, fn: _ReconcilingFnT, /) -> _ReconcilingFnT: ...
+
+
+class _Reconciling(Protocol):
+    def __call__(self, fn: ReconcilingFnT, /) -> ReconcilingFnT: ...
+
+
+class _TypedTimer(Protocol):
+    def __call__(self, fn: _TimerFnT, /) -> _TimerFnT: ...
+
+
+class _Timer(Protocol):
+    def __call__(self, fn: TimerFnT, /) -> TimerFnT: ...
+
+
+class _TypedWatching(Protocol):
+    def __call__(self, fn: _WatchingFnT, /) -> _WatchingFnT: ...
+
+
+class _Watching(Protocol):
+    def __call__(self, fn: WatchingFnT, /) -> WatchingFnT: ...
+
+
+class _Reviewing(Protocol):
     @overload
     def __call__(
-            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[_DaemonFnT], _DaemonFnT]: ...
+            self,
+            arg1: references.SelectorKey = None,
+            arg2: references.Marker | str | None = None,
+            arg3: references.Marker | str | None = None,
+            /,
+            *,
+            group: str | None = None,
+            version: str | None = None,
+            kind: str | None = None,
+            plural: str | None = None,
+            singular: str | None = None,
+            shortcut: str | None = None,
+            category: str | None = None,
+            id: str | None = None,
+            param: Any | None = None,
+            operations: Collection[reviews.Operation] | None = None,
+            subresource: str | None = None,
+            persistent: bool | None = None,
+            side_effects: bool | None = None,
+            ignore_failures: bool | None = None,
+            labels: _MetaFilter | None = None,
+            annotations: _MetaFilter | None = None,
+            when: callbacks.WhenFilterFn | None = None,
+            field: dicts.FieldSpec = None,
+            value: handlers.ValueFilter = None,
+            registry: registries.OperatorRegistry | None = None,
+    ) -> Callable[[WebhookFnT], WebhookFnT]: ...
 
     @overload
+    @deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
     def __call__(
-            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[DaemonFnT], DaemonFnT]: ...
+            self,
+            arg1: references.SelectorKey = None,
+            arg2: references.Marker | str | None = None,
+            arg3: references.Marker | str | None = None,
+            /,
+            *,
+            group: str | None = None,
+            version: str | None = None,
+            kind: str | None = None,
+            plural: str | None = None,
+            singular: str | None = None,
+            shortcut: str | None = None,
+            category: str | None = None,
+            id: str | None = None,
+            param: Any | None = None,
+            operation: reviews.Operation,
+            operations: Collection[reviews.Operation] | None = None,
+            subresource: str | None = None,
+            persistent: bool | None = None,
+            side_effects: bool | None = None,
+            ignore_failures: bool | None = None,
+            labels: _MetaFilter | None = None,
+            annotations: _MetaFilter | None = None,
+            when: callbacks.WhenFilterFn | None = None,
+            field: dicts.FieldSpec = None,
+            value: handlers.ValueFilter = None,
+            registry: registries.OperatorRegistry | None = None,
+    ) -> Callable[[WebhookFnT], WebhookFnT]: ...
 
 
-class _Indexing(Protocol[P]):
-    @overload
-    def __call__(
-            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[_IndexingFnT], _IndexingFnT]: ...
-
-    @overload
-    def __call__(
-            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[IndexingFnT], IndexingFnT]: ...
+def _changing(fn: _Declared[P]) -> _Declaring[P, _TypedChanging, _Changing]:
+    return cast(_Declaring[P, _TypedChanging, _Changing], fn)
 
 
-class _Reconciling(Protocol[P]):
-    @overload
-    def __call__(
-            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[_ReconcilingFnT], _ReconcilingFnT]: ...
-
-    @overload
-    def __call__(
-            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[ReconcilingFnT], ReconcilingFnT]: ...
+def _daemon(fn: _Declared[P]) -> _Declaring[P, _TypedDaemon, _Daemon]:
+    return cast(_Declaring[P, _TypedDaemon, _Daemon], fn)
 
 
-class _Timer(Protocol[P]):
-    @overload
-    def __call__(
-            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[_TimerFnT], _TimerFnT]: ...
-
-    @overload
-    def __call__(
-            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[TimerFnT], TimerFnT]: ...
+def _indexing(fn: _Declared[P]) -> _Declaring[P, _TypedIndexing, _Indexing]:
+    return cast(_Declaring[P, _TypedIndexing, _Indexing], fn)
 
 
-class _Watching(Protocol[P]):
-    @overload
-    def __call__(
-            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[_WatchingFnT], _WatchingFnT]: ...
-
-    @overload
-    def __call__(
-            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
-    ) -> Callable[[WatchingFnT], WatchingFnT]: ...
+def _reconciling(fn: _Declared[P]) -> _Declaring[P, _TypedReconciling, _Reconciling]:
+    return cast(_Declaring[P, _TypedReconciling, _Reconciling], fn)
 
 
-def _changing(fn: _Declared[P]) -> _Changing[P]:
-    return cast(_Changing[P], fn)
+def _timer(fn: _Declared[P]) -> _Declaring[P, _TypedTimer, _Timer]:
+    return cast(_Declaring[P, _TypedTimer, _Timer], fn)
 
 
-def _daemon(fn: _Declared[P]) -> _Daemon[P]:
-    return cast(_Daemon[P], fn)
+def _watching(fn: _Declared[P]) -> _Declaring[P, _TypedWatching, _Watching]:
+    return cast(_Declaring[P, _TypedWatching, _Watching], fn)
 
 
-def _indexing(fn: _Declared[P]) -> _Indexing[P]:
-    return cast(_Indexing[P], fn)
-
-
-def _reconciling(fn: _Declared[P]) -> _Reconciling[P]:
-    return cast(_Reconciling[P], fn)
-
-
-def _timer(fn: _Declared[P]) -> _Timer[P]:
-    return cast(_Timer[P], fn)
-
-
-def _watching(fn: _Declared[P]) -> _Watching[P]:
-    return cast(_Watching[P], fn)
+def _reviewing(fn: Callable[..., object]) -> _Reviewing:
+    return cast(_Reviewing, fn)
 
 
 def startup(
@@ -388,68 +442,7 @@ def probe(
     return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.PROBE)
 
 
-@overload
-def validate(
-        arg1: references.SelectorKey = None,
-        arg2: references.Marker | str | None = None,
-        arg3: references.Marker | str | None = None,
-        /,
-        *,
-        group: str | None = None,
-        version: str | None = None,
-        kind: str | None = None,
-        plural: str | None = None,
-        singular: str | None = None,
-        shortcut: str | None = None,
-        category: str | None = None,
-        id: str | None = None,
-        param: Any | None = None,
-        operations: Collection[reviews.Operation] | None = None,
-        subresource: str | None = None,
-        persistent: bool | None = None,
-        side_effects: bool | None = None,
-        ignore_failures: bool | None = None,
-        labels: _MetaFilter | None = None,
-        annotations: _MetaFilter | None = None,
-        when: callbacks.WhenFilterFn | None = None,
-        field: dicts.FieldSpec = None,
-        value: handlers.ValueFilter = None,
-        registry: registries.OperatorRegistry | None = None,
-) -> Callable[[WebhookFnT], WebhookFnT]: ...
-
-
-@overload
-@deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
-def validate(
-        arg1: references.SelectorKey = None,
-        arg2: references.Marker | str | None = None,
-        arg3: references.Marker | str | None = None,
-        /,
-        *,
-        group: str | None = None,
-        version: str | None = None,
-        kind: str | None = None,
-        plural: str | None = None,
-        singular: str | None = None,
-        shortcut: str | None = None,
-        category: str | None = None,
-        id: str | None = None,
-        param: Any | None = None,
-        operation: reviews.Operation,
-        operations: Collection[reviews.Operation] | None = None,
-        subresource: str | None = None,
-        persistent: bool | None = None,
-        side_effects: bool | None = None,
-        ignore_failures: bool | None = None,
-        labels: _MetaFilter | None = None,
-        annotations: _MetaFilter | None = None,
-        when: callbacks.WhenFilterFn | None = None,
-        field: dicts.FieldSpec = None,
-        value: handlers.ValueFilter = None,
-        registry: registries.OperatorRegistry | None = None,
-) -> Callable[[WebhookFnT], WebhookFnT]: ...
-
-
+@_reviewing
 def validate(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -542,68 +535,7 @@ def validate(
     return _declare(handlers.WebhookHandler, options, reason='validate')
 
 
-@overload
-def mutate(
-        arg1: references.SelectorKey = None,
-        arg2: references.Marker | str | None = None,
-        arg3: references.Marker | str | None = None,
-        /,
-        *,
-        group: str | None = None,
-        version: str | None = None,
-        kind: str | None = None,
-        plural: str | None = None,
-        singular: str | None = None,
-        shortcut: str | None = None,
-        category: str | None = None,
-        id: str | None = None,
-        param: Any | None = None,
-        operations: Collection[reviews.Operation] | None = None,
-        subresource: str | None = None,
-        persistent: bool | None = None,
-        side_effects: bool | None = None,
-        ignore_failures: bool | None = None,
-        labels: _MetaFilter | None = None,
-        annotations: _MetaFilter | None = None,
-        when: callbacks.WhenFilterFn | None = None,
-        field: dicts.FieldSpec = None,
-        value: handlers.ValueFilter = None,
-        registry: registries.OperatorRegistry | None = None,
-) -> Callable[[WebhookFnT], WebhookFnT]: ...
-
-
-@overload
-@deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
-def mutate(
-        arg1: references.SelectorKey = None,
-        arg2: references.Marker | str | None = None,
-        arg3: references.Marker | str | None = None,
-        /,
-        *,
-        group: str | None = None,
-        version: str | None = None,
-        kind: str | None = None,
-        plural: str | None = None,
-        singular: str | None = None,
-        shortcut: str | None = None,
-        category: str | None = None,
-        id: str | None = None,
-        param: Any | None = None,
-        operation: reviews.Operation,
-        operations: Collection[reviews.Operation] | None = None,
-        subresource: str | None = None,
-        persistent: bool | None = None,
-        side_effects: bool | None = None,
-        ignore_failures: bool | None = None,
-        labels: _MetaFilter | None = None,
-        annotations: _MetaFilter | None = None,
-        when: callbacks.WhenFilterFn | None = None,
-        field: dicts.FieldSpec = None,
-        value: handlers.ValueFilter = None,
-        registry: registries.OperatorRegistry | None = None,
-) -> Callable[[WebhookFnT], WebhookFnT]: ...
-
-
+@_reviewing
 def mutate(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
