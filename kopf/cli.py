@@ -61,6 +61,7 @@ Kopf makes almost no reference cycles: neither for handlers that succeed, nor fo
 """
 
 UNITS = {'s': 1, 'm': 60, 'h': 3600}
+LOG_FORMATS = tuple(log_format.name.lower() for log_format in loggers.LogFormat)
 EFFECTS = ('deletions', 'restarts')
 """What ``kopf plan --fail-on`` can be about."""
 
@@ -83,24 +84,6 @@ class CLIControls:
     settings: configuration.OperatorSettings | None = None
     loop: asyncio.AbstractEventLoop | None = None
     load: Callable[..., None] = loaders.preload
-
-
-class LogFormatChoice(click.Choice[str]):
-    """The option type for log formats: their names in lower case; users can type any case."""
-
-    def __init__(self) -> None:
-        names = [log_format.name.lower() for log_format in loggers.LogFormat]
-        super().__init__(names, case_sensitive=False)
-
-    def convert(
-            self,
-            value: Any,
-            param: click.Parameter | None,
-            ctx: click.Context | None,
-    ) -> Any:
-        if isinstance(value, loggers.LogFormat):
-            return value
-        return loggers.LogFormat[super().convert(value, param, ctx).upper()]
 
 
 class WritablePath(click.Path):
@@ -187,7 +170,8 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
     @option('-d', '--debug', is_flag=True,
             help="Show everything, the insides of asyncio and HTTP included.")
     @option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
-    @option('--log-format', type=LogFormatChoice(), default='full', show_default=True,
+    @option('--log-format', type=click.Choice(LOG_FORMATS, case_sensitive=False), default='full',
+            show_default=True,
             help="Log only the messages (plain), whole lines (full), or JSON.")
     @option('--log-refkey', metavar='KEY',
             help="Put the object that a line is about into this field of JSON. [default: object]")
@@ -203,14 +187,15 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
             verbose: bool,
             debug: bool,
             quiet: bool,
-            log_format: loggers.LogFormat,
+            log_format: str,
             log_refkey: str | None,
             log_prefix: bool | None,
             **kwargs: Any,
     ) -> R:
         loggers.configure(
             debug=debug, verbose=verbose, quiet=quiet,
-            log_format=log_format, log_prefix=log_prefix, log_refkey=log_refkey,
+            log_format=loggers.LogFormat[log_format.upper()], log_prefix=log_prefix,
+            log_refkey=log_refkey,
             color=_is_colored() if color is None else color)
         return fn(*args, **kwargs)
     return wrapper  # type: ignore[return-value]
@@ -270,30 +255,24 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def modules_option(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add the option that names the modules with handlers."""
-    option = helpscreens.option(
-        '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
-        help="Load this module with handlers, as `python -m` does. Can be repeated.")
-    return option(fn)
+modules_option = helpscreens.option(
+    '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
+    help="Load this module with handlers, as `python -m` does. Can be repeated.")
 
+place_option = helpscreens.option(
+    '-n', '--namespace', metavar='NAME',
+    help="Take the object of this namespace. [default: that of the kubeconfig]")
 
-def rights_options(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add the options that say how the rights of an operator are found."""
-    option = functools.partial(helpscreens.option, section='Rights')
-
-    @option('--crd', 'definitions', multiple=True, metavar='FILE',
-            type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
-            help="Take the resources of the definitions in this file for known. "
-                 "Can be repeated.")
-    @option('--cluster', is_flag=True, help="Ask the cluster which resources there are.")
-    @option('--startup', is_flag=True,
-            help="Call the startup handlers first, if they change the settings; "
-                 "and the cleanup handlers at the end.")
-    @functools.wraps(fn)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        return fn(*args, **kwargs)
-    return wrapper
+rights_options = helpscreens.combine(
+    helpscreens.option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
+                       type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
+                       help="Take the resources of the definitions in this file for known. "
+                            "Can be repeated."),
+    helpscreens.option('--cluster', is_flag=True, section='Rights',
+                       help="Ask the cluster which resources there are."),
+    helpscreens.option('--startup', is_flag=True, section='Rights',
+                       help="Call the startup handlers first, if they change the settings; "
+                            "and the cleanup handlers at the end."))
 
 
 @click.group(name='kopf', cls=Commands, context_settings={
@@ -798,9 +777,7 @@ def check(
 @main.command(page='troubleshooting', short_help="Explain why handlers are called, or not.")
 @logging_options
 @modules_option
-@helpscreens.option('-n', '--namespace',
-                    metavar='NAME',
-                    help="Take the object of this namespace. [default: that of the kubeconfig]")
+@place_option
 @helpscreens.option('--startup', is_flag=True,
                     help="Call the startup handlers first, if they change the settings; "
                          "and the cleanup handlers at the end.")
@@ -997,12 +974,9 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def pausing_option(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add which annotation pauses objects."""
-    return helpscreens.option(
-        '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
-        show_default=True,
-        help="Use this annotation, if the settings of the operator rename it.")(fn)
+pausing_option = helpscreens.option(
+    '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
+    show_default=True, help="Use this annotation, if the settings of the operator rename it.")
 
 
 @main.command(page='pausing', short_help="Pause single objects: their handlers wait.")
@@ -1087,18 +1061,8 @@ def external() -> None:
     """Record what exists in external systems, where an operator cannot know it."""
 
 
-def thing_options(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add which thing of which object is meant."""
-    @helpscreens.option('-n', '--namespace',
-                        metavar='NAME',
-                        help="Take the object of this namespace. [default: that of the kubeconfig]")
-    @click.argument('kind')
-    @click.argument('name')
-    @click.argument('id')
-    @functools.wraps(fn)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        return fn(*args, **kwargs)
-    return wrapper
+thing_options = helpscreens.combine(
+    place_option, click.argument('kind'), click.argument('name'), click.argument('id'))
 
 
 @external.command(page='external', short_help="Let an object have what exists already.")

@@ -245,8 +245,7 @@ def test_variable_named_after_an_option_has_the_effect_of_the_option(
                if isinstance(other, click.Option) and other.required and other is not option]
     value = 'true' if option.is_flag else {
         click.Path: str(tmp_path / 'file'), cli.WritablePath: str(tmp_path / 'file'),
-        cli.LogFormatChoice: 'json', click.Choice: option.type.choices[0] if isinstance(
-            option.type, click.Choice) else None,
+        click.Choice: option.type.choices[0] if isinstance(option.type, click.Choice) else None,
         click.FloatRange: '0.5',
     }.get(type(option.type), '7' if 'int' in option.type.name else 'http://:80/')
     value = {'horizon': '7m', 'fail_on': 'deletions'}.get(option.name, value)

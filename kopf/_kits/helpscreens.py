@@ -2,7 +2,6 @@
 The options of the command line: their sections in the help, their variables, their values as
 arguments.
 """
-import enum
 import functools
 import os
 from collections.abc import Callable, Container, Iterator
@@ -103,6 +102,15 @@ def option(*names: str, **kwargs: Any) -> Callable[[Callable[P, R]], Callable[P,
     return functools.partial(click.option, cls=SectionOption)(*names, **kwargs)
 
 
+def combine(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Combine the decorators that add options or arguments: the help shows them in this order."""
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        for add in reversed(options):
+            fn = add(fn)
+        return fn
+    return decorate
+
+
 def hand_over(ctx: click.Context, *, without: Container[str]) -> list[str]:
     """
     Restore the arguments of the command for child processes, without some of the options.
@@ -140,4 +148,4 @@ def _iter_args(param: click.Parameter, value: Any) -> Iterator[str]:
     else:
         name = max(param.opts, key=len)
         for each in value if param.multiple else [value]:
-            yield f'{name}={each.name.lower() if isinstance(each, enum.Enum) else each}'
+            yield f'{name}={each}'

@@ -1,4 +1,3 @@
-import enum
 import pathlib
 
 import click
@@ -8,10 +7,6 @@ from click.testing import CliRunner
 from kopf._kits import helpscreens
 
 
-class Color(enum.Enum):
-    RED = 1
-
-
 @click.command(cls=helpscreens.SectionCommand)
 @helpscreens.option('-a', '--alpha', section='Scope', help="Alpha.")
 @helpscreens.option('-b', '--beta', section='Logging', is_flag=True, help="Beta.")
@@ -19,12 +14,9 @@ class Color(enum.Enum):
 @helpscreens.option('--delta/--no-delta', section='Logging', default=None)
 @helpscreens.option('--file', 'files', section='Logging', multiple=True,
                     type=click.Path(path_type=pathlib.Path))
-@helpscreens.option('--red', section='Logging', type=click.UNPROCESSED)
 @click.argument('paths', nargs=-1)
 def command(**_):
     context = click.get_current_context()
-    if isinstance(context.params['red'], str):
-        context.params['red'] = Color.RED
     click.echo('\n'.join(helpscreens.hand_over(context, without={'alpha'})))
 
 
@@ -47,10 +39,6 @@ def test_what_has_a_default_is_not_required():
     ['--beta', 'x', 'y']])
 def test_commands_can_be_repeated(args):
     assert CliRunner().invoke(command, args).output.split() == args
-
-
-def test_enums_are_repeated_by_their_names():
-    assert CliRunner().invoke(command, ['--red=red']).output.split() == ['--red=red']
 
 
 def test_what_is_left_out_or_of_the_environment_is_not_repeated():
