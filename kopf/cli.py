@@ -109,7 +109,7 @@ class Commands(helpscreens.PageGroup):
     def resolve_command(
             self, ctx: click.Context, args: list[str],
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and args[0].endswith('.py'):
+        if args[0].endswith('.py') and not ctx.resilient_parsing:  # that is for completion
             ctx.fail(f"No such command {args[0]!r}. Did you mean: kopf run {' '.join(args)}")
         return super().resolve_command(ctx, args)
 
@@ -255,6 +255,11 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+FILE = click.Path(readable=False)
+"""What shells complete to names of files. Whether it is one, is checked when it is loaded."""
+
+paths_argument = click.argument('paths', nargs=-1, type=FILE)
+
 modules_option = helpscreens.option(
     '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
     help="Load this module with handlers, as `python -m` does. Can be repeated.")
@@ -375,7 +380,7 @@ def init(name: str) -> None:
 @helpscreens.option('--allow', 'allowed', multiple=True, metavar='HOST', section='Shadow',
                     help="Let handlers of a shadow connect to this host or Unix socket, or run "
                          "the program of this name. Can be repeated.")
-@click.argument('paths', nargs=-1)
+@paths_argument
 @click.make_pass_decorator(CLIControls, ensure=True)
 def run(
         __controls: CLIControls,
@@ -533,7 +538,7 @@ def _share_options(*shown: str) -> list[click.Parameter]:
 @helpscreens.option('--verify', metavar='FILE|cluster', section='Rights',
                     help="Print how the roles in this file differ from the least ones; or what the "
                          "cluster does not let the current user do. The exit code is 3 then.")
-@click.argument('paths', nargs=-1)
+@paths_argument
 @click.make_pass_decorator(CLIControls, ensure=True)
 def rbac(
         __controls: CLIControls,
@@ -595,7 +600,7 @@ def rbac(
                     help="Take the kinds of peerings, too: ClusterKopfPeering, KopfPeering.")
 @helpscreens.option('--apply', is_flag=True, section='Definitions',
                     help="Apply the definitions to the cluster, if nothing is wrong.")
-@click.argument('paths', nargs=-1)
+@paths_argument
 @click.make_pass_decorator(CLIControls, ensure=True)
 def crd(
         __controls: CLIControls,
@@ -669,7 +674,7 @@ def crd(
                     help="Write to this folder instead, a file for each concern.")
 @helpscreens.option('--kustomize', is_flag=True, section='Deployment',
                     help="Write a kustomization.yaml, too. It needs --split.")
-@click.argument('paths', nargs=-1)
+@paths_argument
 @click.make_pass_decorator(CLIControls, ensure=True)
 def manifests(
         __controls: CLIControls,
@@ -754,7 +759,7 @@ def sandbox(**options: Any) -> None:
 
 @main.command(page='running', short_help="Show what an operator would watch.")
 @modules_option
-@click.argument('paths', nargs=-1)
+@paths_argument
 @click.make_pass_decorator(CLIControls, ensure=True)
 def check(
         __controls: CLIControls, paths: Collection[str], modules: Collection[str],
@@ -782,7 +787,7 @@ def check(
                     help="Call the startup handlers first, if they change the settings; "
                          "and the cleanup handlers at the end.")
 @helpscreens.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
-@click.argument('args', nargs=-1, required=True, metavar='[PATHS]... KIND NAME')
+@click.argument('args', nargs=-1, required=True, type=FILE, metavar='[PATHS]... KIND NAME')
 @click.make_pass_decorator(CLIControls, ensure=True)
 def explain(
         __controls: CLIControls,
@@ -853,7 +858,7 @@ def explain(
 @helpscreens.option('--stages', metavar='FILE', section='Plan',
                     type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
                     help="Take from this YAML file which statuses objects get from others.")
-@click.argument('paths', nargs=-1)
+@paths_argument
 @click.make_pass_decorator(CLIControls, ensure=True)
 def plan(
         __controls: CLIControls,

@@ -572,12 +572,19 @@ def test_shells_can_complete_commands(invoke, shell):
     assert f'_KOPF_COMPLETE={shell}_complete' in result.output
 
 
-def test_completions_are_given_by_the_command():
-    env = {'_KOPF_COMPLETE': 'bash_complete', 'COMP_WORDS': 'kopf ru', 'COMP_CWORD': '1'}
+@pytest.mark.parametrize(('words', 'expected'), [
+    ('kopf ru', 'plain,run\n'),
+    ('kopf run --log-format j', 'plain,json\n'),
+    ('kopf run hand', 'file,hand\n'),
+    ('kopf explain hand', 'file,hand\n'),
+    ('kopf handlers.py ru', 'plain,run\n')])
+def test_completions_are_given_by_the_command(words, expected):
+    env = {'_KOPF_COMPLETE': 'bash_complete', 'COMP_WORDS': words,
+           'COMP_CWORD': str(words.count(' '))}
     done = subprocess.run(
         [sys.executable, '-c', 'from kopf.cli import main; main(prog_name="kopf")'],
         env={**os.environ, **env}, capture_output=True, text=True, timeout=30)
-    assert done.stdout == 'plain,run\n'
+    assert done.stdout == expected
 
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
