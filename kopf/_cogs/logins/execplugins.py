@@ -54,9 +54,8 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
     if not command:
         raise credentials.LoginError("The kubeconfig's exec plugin has no command.")
     if version not in API_VERSIONS:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} is for {version or 'no API version'!r}, "
-            f"which is not supported: {', '.join(API_VERSIONS)}.")
+        raise _make_error(command, f"is for {version or 'no API version'!r}, which is not "
+                                   f"supported: {', '.join(API_VERSIONS)}.")
 
     hint = f" {spec['installHint']}" if spec.get('installHint') else ""
     interactive = _decide_interactivity(spec, command)
@@ -76,38 +75,33 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
         }
         args = [str(arg) for arg in spec.get('args') or []]
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        raise credentials.LoginError(
-            f"The kubeconfig's exec plugin {command!r} has wrong arguments, variables, or "
-            f"extensions of its cluster.") from None
+        raise _make_error(command, "has wrong arguments, variables, or extensions of its cluster "
+                                   "in the kubeconfig.") from None
     try:
-        done = subprocess.run(
-            [command, *args], env=env, timeout=TIMEOUT, check=False,
-            stdin=None if interactive else subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=None if interactive else subprocess.DEVNULL,
-        )
+        done = subprocess.run(  # what it says to people goes to stderr, as with kubectl
+            [command, *args], env=env, timeout=TIMEOUT, check=False, stdout=subprocess.PIPE,
+            stdin=None if interactive else subprocess.DEVNULL)
     except FileNotFoundError:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} is not found.{hint}") from None
+        raise _make_error(command, f"is not found.{hint}") from None
     except subprocess.TimeoutExpired:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has not finished in {TIMEOUT:g}s.") from None
+        raise _make_error(command, f"has not finished in {TIMEOUT:g}s.") from None
     except (OSError, ValueError) as e:
         reason = e.strerror if isinstance(e, OSError) else "its arguments are wrong"
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} cannot be run: {reason}.") from None
+        raise _make_error(command, f"cannot be run: {reason}.") from None
     if done.returncode != 0:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has failed with the exit code "
-            f"{done.returncode}.{hint}")
+        raise _make_error(command, f"has failed with the exit code {done.returncode}.{hint}")
     return _parse(done.stdout, command, version)
+
+
+def _make_error(command: str, what: str) -> credentials.LoginError:
+    return credentials.LoginError(f"The credential plugin {command!r} {what}")
 
 
 def _decide_interactivity(spec: Mapping[str, Any], command: str) -> bool:
     mode = spec.get('interactiveMode') or 'IfAvailable'
     available = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
     if mode == 'Always' and not available:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} needs a terminal to ask questions.")
+        raise _make_error(command, "needs a terminal to ask questions.")
     return bool(mode != 'Never' and available)
 
 
@@ -141,30 +135,22 @@ def _parse(output: bytes, command: str, version: str) -> Issued:
         if printed.get('kind') != 'ExecCredential' or not isinstance(status, dict):
             raise TypeError("It is another object.")
     except (ValueError, AttributeError, TypeError):
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has printed something that is no credentials."
-        ) from None
+        raise _make_error(command, "has printed something that is no credentials.") from None
     if printed.get('apiVersion') != version:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has printed credentials of another version "
-            f"than {version}.")
+        raise _make_error(command, f"has printed credentials of another version than {version}.")
     fields = {
         ours: status[theirs] for theirs, ours in _FIELDS.items()
         if isinstance(status.get(theirs), str) and status[theirs]
     }
     if 'token' not in fields and 'client-certificate-data' not in fields:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has printed neither a token nor a certificate.")
+        raise _make_error(command, "has printed neither a token nor a certificate.")
     if ('client-certificate-data' in fields) != ('client-key-data' in fields):
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has printed a certificate without its key, or a "
-            f"key without a certificate.")
+        raise _make_error(command, "has printed a certificate without its key, or a key without a "
+                                   "certificate.")
     import iso8601  # only if there is a plugin
     stamp = status.get('expirationTimestamp')
     try:
         expiration = iso8601.parse_date(stamp) if stamp else None
     except ValueError:
-        raise credentials.LoginError(
-            f"The credential plugin {command!r} has printed an expiration that is no time."
-        ) from None
+        raise _make_error(command, "has printed an expiration that is no time.") from None
     return Issued(fields, expiration)

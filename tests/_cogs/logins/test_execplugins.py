@@ -124,6 +124,12 @@ def test_failed_plugins_are_errors_without_secrets():
     assert 's3cret' not in str(caught.value)
 
 
+def test_plugins_say_to_people_what_is_wrong(capfd):
+    with pytest.raises(LoginError):
+        run('import sys; print("Log in first.", file=sys.stderr); sys.exit(3)')
+    assert 'Log in first.' in capfd.readouterr().err
+
+
 def test_killed_plugins_are_errors():
     with pytest.raises(LoginError, match='has failed'):
         run('import os; os.kill(os.getpid(), 9)')
