@@ -259,7 +259,7 @@ def load_kubeconfigs(paths: Sequence[str] | None = None) -> Kubeconfig | None:
     paths = find_files() if paths is None else paths
     for path in paths:
         try:
-            with open(path, encoding='utf-8') as file:
+            with open(path, 'rb') as file:
                 content = yaml.safe_load(file) or {}
             config.add(content, path)
         except OSError as e:

@@ -56,6 +56,13 @@ def test_there_is_nothing_without_a_current_context(config):
     assert login() is None
 
 
+@pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16'])
+def test_files_written_on_windows_are_read(config, encoding):
+    path = config(cluster={}) / 'config'
+    path.write_text(path.read_text(), encoding=encoding)
+    assert login().server == 'https://host'
+
+
 def test_the_file_at_home_is_the_default(monkeypatch, tmp_path):
     monkeypatch.delenv('KUBECONFIG', raising=False)
     monkeypatch.setenv('HOME', str(tmp_path))
