@@ -8,11 +8,13 @@ import base64
 import binascii
 import dataclasses
 import datetime
+import numbers
 import os
 import re
 import ssl
 import urllib.parse
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +27,21 @@ _SECRETS = frozenset({
 })
 _URLS = frozenset({'server', 'proxy_url'})
 
+_TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    'priority': (numbers.Real, "a number"),
+    'expiration': (datetime.datetime, "a datetime"),
+    'insecure': (bool, "True, False"),
+    **dict.fromkeys(
+        ['default_namespace', 'username', 'password', 'scheme', 'token', 'tls_server_name',
+         'proxy_url'], (str, "a string")),
+    **dict.fromkeys(
+        ['ca_data', 'certificate_data', 'private_key_data'], ((str, bytes), "a string, bytes")),
+    **dict.fromkeys(
+        ['ca_path', 'certificate_path', 'private_key_path', 'token_path'],
+        ((str, bytes, os.PathLike), "a path")),
+}
+"""The types of the fields that would fail later and far from their cause, or be misunderstood."""
+
 
 class LoginError(Exception):
     """There are no credentials, or they are unusable, or the API server rejects all of them."""
@@ -36,6 +53,15 @@ class _Endpoint:
     priority: int = 0
     default_namespace: str | None = None
     expiration: datetime.datetime | None = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            known = _TYPES.get(field.name)
+            if known is not None and value != field.default and not isinstance(value, known[0]):
+                optional = ", or None" if field.default is None else ""
+                raise TypeError(f"{field.name}= must be {known[1]}{optional}, not of the type "
+                                f"{type(value).__name__!r}.")
 
     def __repr__(self) -> str:
         shown = ', '.join(
@@ -94,7 +120,7 @@ class ConnectionInfo(_Endpoint):
         host of the URL.
     :param proxy_url: the URL of a proxy, with the scheme ``https`` or ``http``. Default: no proxy.
     :param trust_env: whether to use the proxies of the environment, and ``~/.netrc``. Default: no.
-    :raises TypeError: if ``insecure`` is not a boolean.
+    :raises TypeError: if a value is of another type, e.g. if ``insecure`` is not a boolean.
     :raises ValueError: if both the path and the data of the same thing are given.
     """
     ca_path: AnyPath | None = None
@@ -114,8 +140,7 @@ class ConnectionInfo(_Endpoint):
     trust_env: bool = False
 
     def __post_init__(self) -> None:
-        if self.insecure is not None and not isinstance(self.insecure, bool):
-            raise TypeError(f"insecure= must be True, False, or None, not {self.insecure!r}.")
+        super().__post_init__()
         for what, path, data in (
                 ("CA", self.ca_path, self.ca_data),
                 ("certificate", self.certificate_path, self.certificate_data),
@@ -233,6 +258,7 @@ class AiohttpSession(_Endpoint):
         leader election. Default: none.
     :param expiration: a `datetime.datetime` after which Kopf does not use the credentials; in UTC
         if it has no timezone. Default: never.
+    :raises TypeError: if a value is of another type.
     """
     aiohttp_session: 'aiohttp.ClientSession'
 

@@ -271,6 +271,27 @@ def test_insecure_is_a_boolean(value):
         ConnectionInfo(server=URL, insecure=value)
 
 
+@pytest.mark.parametrize(('field', 'value', 'expected'), [
+    ('expiration', '2030-01-01T00:00:00Z', "a datetime, or None, not of the type 'str'"),
+    ('priority', 'high', "a number, not of the type 'str'"),
+    ('priority', None, "a number, not of the type 'NoneType'"),
+    ('token', b's3cret', "a string, or None, not of the type 'bytes'"),
+    ('username', 1, "a string, or None"),
+    ('proxy_url', 3128, "a string, or None"),
+    ('ca_data', ['s3cret'], "a string, bytes, or None"),
+    ('token_path', 1, "a path, or None"),
+])
+def test_values_of_wrong_types_are_refused_by_their_names(field, value, expected):
+    with pytest.raises(TypeError, match=f'^{field}= must be {expected}') as e:
+        ConnectionInfo(server=URL, **{field: value})
+    assert 's3cret' not in str(e.value)
+
+
+def test_sessions_are_refused_with_values_of_wrong_types():
+    with pytest.raises(TypeError, match='expiration= must be a datetime'):
+        AiohttpSession(server=URL, aiohttp_session=None, expiration='2030-01-01T00:00:00Z')
+
+
 @pytest.mark.parametrize('kwargs', [
     {'token': 's3cret-\u20ac'}, {'token': 's3cret-\xe9'}, {'token': 's3cret\r\nX: y'},
     {'token': 's3cret\0'}, {'token': 'ok', 'scheme': 's3cret-\u20ac'}, {'scheme': 's3cret\u20ac'},
