@@ -1,6 +1,7 @@
 """
 Connections: the HTTP sessions with one set of credentials, and everything they can prepare once.
 """
+import contextlib
 import logging
 import os
 import time
@@ -51,14 +52,14 @@ class Connection(httpsessions.Sessions):
             return
 
         self._auth = origin.as_http_headers()
-        trust_env = trust_env or origin.trust_env
-        proxy = origin.proxy_url or (_find_proxy(url) if trust_env else None)
+        proxy = origin.proxy_url
+        if trust_env or origin.trust_env:
+            self._auth = self._auth or _find_password(url.hostname or '')
+            proxy = proxy or _find_proxy(url)
         super().__init__(
             base, ssl=origin.as_ssl_context() if url.scheme == 'https' else None,
             server_hostname=origin.tls_server_name or None,
-            proxy=credentials.parse_url(proxy, 'proxy').geturl() if proxy else None,
-            # aiohttp takes passwords from ~/.netrc, too. They must not replace the credentials.
-            trust_env=trust_env and not self._auth)
+            proxy=credentials.parse_url(proxy, 'proxy').geturl() if proxy else None)
 
     def get_headers(
             self, accept: str, content_type: str | None, *, encoding: str = 'identity',
@@ -145,10 +146,33 @@ def _look_at(origin: credentials.Credentials, *fields: str) -> files.Mark:
     return files.look(os.path.expanduser(path) for path in paths if path is not None)
 
 
+def _find_password(host: str) -> Mapping[str, str]:
+    """Make the headers with the password for the host in ``~/.netrc``, if there is one."""
+    import netrc  # only if it is used
+    path = os.environ.get('NETRC') or os.path.expanduser('~/.netrc')
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        if (found := netrc.netrc(path).authenticators(host)) is not None:
+            username, account, password = found
+            return credentials.ConnectionInfo(
+                server=host, username=username or account, password=password).as_http_headers()
+    return {}
+
+
 def _find_proxy(url: urllib.parse.SplitResult) -> str | None:
     import urllib.request  # only if it is used
-    if urllib.request.proxy_bypass(url.netloc.rpartition('@')[-1]):
+    proxies = urllib.request.getproxies()
+    if urllib.request.proxy_bypass(url.netloc.rpartition('@')[-1]) or any(
+            _has_address(network, url.hostname) for network in proxies.get('no', '').split(',')):
         return None
-    proxy = urllib.request.getproxies().get(url.scheme)
+    proxy = proxies.get(url.scheme)
     # The scheme can be omitted, as for kubectl and curl.
     return f'http://{proxy}' if proxy and '://' not in proxy else proxy
+
+
+def _has_address(network: str, host: str | None) -> bool:
+    """Whether it is a network with this address: kubectl excludes these, but Python does not."""
+    import ipaddress  # only if it is used
+    try:
+        return ipaddress.ip_address(host or '') in ipaddress.ip_network(network.strip(), False)
+    except ValueError:
+        return False

@@ -69,14 +69,12 @@ class Sessions:
             ssl: ssl_.SSLContext | None = None,
             pool_size: int = transfers.POOL_SIZE,
             keepalive: float = KEEPALIVE,
-            trust_env: bool = False,
             server_hostname: str | None = None,
             proxy: str | None = None,
     ) -> None:
         """
-        ``origin`` is the URL of the server without any path. With ``trust_env``, aiohttp takes
-        passwords from ``~/.netrc``. ``server_hostname`` is the name in the server's certificate, by
-        default that of the ``origin``.
+        ``origin`` is the URL of the server without any path. ``server_hostname`` is the name in the
+        server's certificate, by default that of the ``origin``.
 
         A ``session`` of the author has a connector of its own: it keeps, repeats, and drops
         requests and connections as aiohttp does.
@@ -91,7 +89,7 @@ class Sessions:
         self._pool = self._connectors[0] if self._connectors else None
         self._regular, self._streaming = (session, session) if session is not None else [
             aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env,
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(),
                 max_line_size=MAX_FIELD, max_field_size=MAX_FIELD, max_headers=MAX_FIELDS)
             for connector in self._connectors]
 

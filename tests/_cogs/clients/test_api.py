@@ -566,12 +566,29 @@ async def test_proxies_of_the_environment_are_used_if_trusted(
 
 
 @pytest.mark.usefixtures('_no_env')
-async def test_excluded_hosts_are_connected_without_a_proxy(server, settings, monkeypatch):
+@pytest.mark.parametrize('token', ['x', None])
+@pytest.mark.parametrize('excluded', [
+    '127.0.0.1', '.svc, 10.0.0.0/8, 127.0.0.0/8', '::1,127.1.2.3/8'])
+async def test_excluded_hosts_are_connected_without_a_proxy(
+        server, settings, monkeypatch, excluded, token,
+):
     settings.networking.trust_env = True
     monkeypatch.setenv('HTTP_PROXY', 'http://127.0.0.1:1')
-    monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+    monkeypatch.setenv('NO_PROXY', excluded)
     server.script(say({'ok': True}))
-    async with make_client(server, settings, token='x') as client:
+    async with make_client(server, settings, token=token) as client:
+        assert await client.request('GET', '/') == {'ok': True}
+
+
+@pytest.mark.usefixtures('_no_env')
+@pytest.mark.parametrize('excluded', ['10.0.0.0/8', '128.0.0.0/8,x/y,,127.0.0.0/33', '::/0'])
+async def test_hosts_are_not_excluded_by_other_networks(server, settings, monkeypatch, excluded):
+    settings.networking.trust_env = True
+    monkeypatch.setenv('HTTP_PROXY', server.url)
+    monkeypatch.setenv('NO_PROXY', excluded)
+    server.script(say({'ok': True}))
+    info = credentials.ConnectionInfo(server='http://127.0.0.1:1')
+    async with api.Client(credentials=info, settings=settings) as client:
         assert await client.request('GET', '/') == {'ok': True}
 
 
