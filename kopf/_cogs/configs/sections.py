@@ -101,7 +101,11 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin in (int, float):
         return is_number(value)
     if origin is collections.abc.Iterable:
-        return isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
+        item, = typing.get_args(hint)
+        return isinstance(value, origin) and not isinstance(value, (str, bytes)) and (
+            # The items of others, e.g. of endless ones, are not known before they are needed.
+            not isinstance(value, collections.abc.Collection)
+            or all(_fits(each, item) for each in value))
     if origin is collections.abc.Callable:
         is_entered = hasattr(value, '__aenter__')  # the webhook server is what the block yields
         return (callable(value) or is_entered) and not isinstance(value, type)

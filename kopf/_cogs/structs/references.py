@@ -498,6 +498,9 @@ class SelectorMapping(MutableMapping[SelectorLike, _V], Generic[_V]):
         return self._items[_as_selector(key)]
 
     def __setitem__(self, key: SelectorLike, value: _V) -> None:
+        if not isinstance(value, str):  # it would fail much later, when the objects are listed
+            raise TypeError(f"Selectors must be strings in the notation of Kubernetes, for example "
+                            f"'app=web', not {value!r}.")
         self._items[_as_selector(key)] = value
 
     def __delitem__(self, key: SelectorLike) -> None:
