@@ -456,4 +456,11 @@ def _make_network_error(e: Exception) -> errors.APIConnectionError:
 
 
 def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:
-    return errors.make_error(response.status, body, retry_after=response.headers.get('Retry-After'))
+    error = errors.make_error(
+        response.status, body, retry_after=response.headers.get('Retry-After'))
+    location = response.headers.get('Location')
+    if 300 <= response.status < 400 and location:
+        where = credentials.strip_userinfo(location.partition('?')[0])
+        error.shown = (f"HTTP {response.status}: the server redirects to {where}, which is not "
+                       f"followed. Check the URL of the server in the credentials.")
+    return error

@@ -137,10 +137,11 @@ async def test_other_errors_escalate_at_once(server, client, status):
 
 
 async def test_redirects_are_not_followed(server, client):
-    server.script(say({}, status=302, headers={'Location': '/'}))
-    with pytest.raises(errors.APIError):
+    server.script(say({}, status=302, headers={'Location': 'https://u:s3cret@x/api?t=s3cret'}))
+    with pytest.raises(errors.APIError, match='HTTP 302: .* redirects to https://x/api,') as info:
         await client.request('GET', '/')
     assert len(server.requests) == 1
+    assert 's3cret' not in f'{info.value!r} {info.value}'
 
 
 @pytest.mark.parametrize('before, earlier', [
