@@ -228,7 +228,7 @@ class ConnectionInfo(_Endpoint):
                 private_key = os.path.join(folder, 'tls.key')
                 _write(private_key, _as_pem(self.private_key_data, 'private key'))
             assert certificate is not None
-            context.load_cert_chain(certificate, private_key)
+            context.load_cert_chain(certificate, private_key, _refuse_encryption)
         return context
 
     def _read_token(self) -> str | None:
@@ -321,6 +321,11 @@ def _expand(path: AnyPath | None) -> str | None:
 def _write(path: str, content: bytes) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'wb') as file:
         file.write(content)
+
+
+def _refuse_encryption() -> str:
+    # Otherwise, OpenSSL would ask for the password at the terminal, and block the event loop.
+    raise ValueError("The private key is encrypted. Decrypt it: openssl pkey -in FILE -out FILE")
 
 
 def _as_pem(data: str | bytes, what: str) -> bytes:

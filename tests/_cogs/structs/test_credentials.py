@@ -167,6 +167,16 @@ def test_certificates_are_given_by_data(pems, encode):
     assert len(info.as_ssl_context().get_ca_certs()) == 1
 
 
+def test_encrypted_keys_are_refused_without_a_question(pems, tmp_path):
+    crt, key = pems
+    encrypted = tmp_path / 'encrypted.key'
+    subprocess.run(['openssl', 'pkey', '-in', key, '-aes256', '-passout', 'pass:s3cret',
+                    '-out', encrypted], check=True, capture_output=True)
+    with pytest.raises(LoginError, match='The private key is encrypted. Decrypt it: '):
+        ConnectionInfo(
+            server=URL, certificate_path=crt, private_key_path=encrypted).as_ssl_context()
+
+
 def test_the_key_can_be_in_the_file_of_the_certificate(pems, tmp_path):
     both = b''.join(path.read_bytes() for path in pems)
     (tmp_path / 'both.pem').write_bytes(both)
