@@ -70,10 +70,10 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
         }
         env = {
             **os.environ,
-            **{str(item['name']): str(item['value']) for item in spec.get('env') or []},
+            **{str(item['name']): _as_text(item.get('value')) for item in spec.get('env') or []},
             'KUBERNETES_EXEC_INFO': json.dumps(info, separators=(',', ':')),
         }
-        args = [str(arg) for arg in spec.get('args') or []]
+        args = [_as_text(arg) for arg in spec.get('args') or []]
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise _make_error(command, "has wrong arguments, variables, or extensions of its cluster "
                                    "in the kubeconfig.") from None
@@ -91,6 +91,10 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
     if done.returncode != 0:
         raise _make_error(command, f"has failed with the exit code {done.returncode}.{hint}")
     return _parse(done.stdout, command, version)
+
+
+def _as_text(value: object) -> str:
+    return '' if value is None else str(value)
 
 
 def _make_error(command: str, what: str) -> credentials.LoginError:

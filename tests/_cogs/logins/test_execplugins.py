@@ -51,6 +51,8 @@ def test_the_environment_is_extended(monkeypatch):
             "status": {"token": os.environ["OUTER"] + os.environ["INNER"]}}))
     '''
     assert run(code, env=[{'name': 'INNER', 'value': 'b'}]).fields == {'token': 'ab'}
+    for empty in [{'name': 'INNER', 'value': None}, {'name': 'INNER'}]:
+        assert run(code, env=[empty]).fields == {'token': 'a'}
 
 
 def get_info(**kwargs):
