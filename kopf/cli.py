@@ -86,6 +86,10 @@ class CLIControls:
     load: Callable[..., None] = loaders.preload
 
 
+def _get_controls() -> CLIControls:
+    return click.get_current_context().ensure_object(CLIControls)
+
+
 class WritablePath(click.Path):
     """The option type for files that are written, maybe much later: their folder must exist."""
 
@@ -285,8 +289,7 @@ rights_options = helpscreens.combine(
     'help_option_names': ['-h', '--help'],
 })
 @click.version_option(versions.version, prog_name='kopf')
-@click.make_pass_decorator(CLIControls, ensure=True)
-def main(__controls: CLIControls) -> None:
+def main() -> None:
     """Run Kubernetes operators written in Python."""
 
 
@@ -381,9 +384,7 @@ def init(name: str) -> None:
                     help="Let handlers of a shadow connect to this host or Unix socket, or run "
                          "the program of this name. Can be repeated.")
 @paths_argument
-@click.make_pass_decorator(CLIControls, ensure=True)
 def run(
-        __controls: CLIControls,
         paths: Collection[str],
         modules: Collection[str],
         peering_name: str | None,
@@ -430,6 +431,7 @@ def run(
             "--load, --state, --upstream, --kubeconfig-out, --fault need --sandbox.")
     if rbac and (not sandbox or reload or (processes or 1) > 1):
         raise click.UsageError("--rbac needs --sandbox, and one process: without --reload.")
+    controls = _get_controls()
     from kopf._kits import lifelines  # only for this command
     lifelines.follow()
     if reload:
@@ -444,12 +446,12 @@ def run(
         place = sandboxing['place'] = click.get_current_context().with_resource(
             redirecting.reserve())
         expecting = redirecting.expect(place)
-    if __controls.stop_flag is None:
+    if controls.stop_flag is None:
         gc.set_threshold(COLLECTION_THRESHOLD)  # before the files, which can set another one
-    loaded = _load(__controls.registry, paths, modules, expecting)
+    loaded = _load(paths, modules, expecting)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
-    known = __controls.vault
+    known = controls.vault
     if known is None and 'KOPF_SHARED_SANDBOX' in os.environ:
         from kopf._kits import sandboxing as shared
         known = shared.join()
@@ -461,16 +463,16 @@ def run(
 
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
-    settings = _make_settings(__controls, leader_elect=leader_elect, shards=shards)
+    settings = _make_settings(leader_elect=leader_elect, shards=shards)
     if tracing:
         settings.tracing.enabled = True
     if debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
     if release_brakes:
         settings.brakes.released = True
-    loop = __controls.loop or (_make_fast_loop() if shadow is None else None)
+    loop = controls.loop or (_make_fast_loop() if shadow is None else None)
     owning = waiting.owns_process_var.set(True)
-    if __controls.stop_flag is None:
+    if controls.stop_flag is None:
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
         if sandboxing['upstream'] is not None:
@@ -494,10 +496,10 @@ def run(
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 metrics_endpoint=metrics_endpoint,
-                registry=__controls.registry,
+                registry=controls.registry,
                 settings=settings,
-                stop_flag=__controls.stop_flag,
-                ready_flag=__controls.ready_flag,
+                stop_flag=controls.stop_flag,
+                ready_flag=controls.ready_flag,
                 vault=vault,
                 loop=loop,
                 _shadow=comparing,
@@ -509,7 +511,7 @@ def run(
         raise click.ClickException(str(e)) from e
     finally:
         waiting.owns_process_var.reset(owning)
-        if loop is not None and loop is not __controls.loop:
+        if loop is not None and loop is not controls.loop:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
@@ -539,9 +541,7 @@ def _share_options(*shown: str) -> list[click.Parameter]:
                     help="Print how the roles in this file differ from the least ones; or what the "
                          "cluster does not let the current user do. The exit code is 3 then.")
 @paths_argument
-@click.make_pass_decorator(CLIControls, ensure=True)
 def rbac(
-        __controls: CLIControls,
         paths: Collection[str],
         modules: Collection[str],
         namespaces: Collection[str],
@@ -557,13 +557,14 @@ def rbac(
 
     For example: kopf rbac --all-namespaces --crd crd.yaml handlers.py
     """
-    registry = _load(__controls.registry, paths, modules)
-    settings = _foresee_settings(__controls, **options)
+    registry = _load(paths, modules)
+    settings = _foresee_settings(**options)
     from kopf._kits.typed import rbac, roles  # only for this command
 
+    inquiry = rbac.Inquiry(
+        registry=registry, settings=settings, vault=_get_controls().vault, namespaces=namespaces)
+
     async def show() -> None:
-        inquiry = rbac.Inquiry(
-            registry=registry, settings=settings, vault=__controls.vault, namespaces=namespaces)
         needed = await inquiry.find(definitions=definitions, cluster=cluster, startup=startup)
         if verify is None:
             made = roles.make_roles(needed, roles.make_name([*paths, *modules]))
@@ -574,7 +575,7 @@ def rbac(
         if lines:
             raise click.exceptions.Exit(3)
 
-    _run_command(__controls, show())
+    _run_command(show())
 
 
 @main.command(page='crd', short_help="Print the definitions of the declared kinds.")
@@ -601,9 +602,7 @@ def rbac(
 @helpscreens.option('--apply', is_flag=True, section='Definitions',
                     help="Apply the definitions to the cluster, if nothing is wrong.")
 @paths_argument
-@click.make_pass_decorator(CLIControls, ensure=True)
 def crd(
-        __controls: CLIControls,
         paths: Collection[str],
         modules: Collection[str],
         output: pathlib.Path | None,
@@ -628,6 +627,7 @@ def crd(
             f"There are no kinds in {', '.join([*paths, *modules]) or 'no file'}. Declare a class "
             f"as a kind, for example: @kopf.crd('example.com', 'v1', plural='databases')")
     checks = publishing.Options(kubernetes=minor, **options)
+    controls = _get_controls()
 
     async def publish() -> None:
         if output is not None:
@@ -635,14 +635,14 @@ def crd(
         elif checks == publishing.Options():
             click.echo(publishing.dump(definitions), nl=False)
         report = await publishing.publish(
-            definitions, checks, registry=__controls.registry, settings=__controls.settings,
-            vault=__controls.vault)
+            definitions, checks, registry=controls.registry, settings=controls.settings,
+            vault=controls.vault)
         for line in report.lines:
             click.echo(line)
         if report.code:
             raise click.exceptions.Exit(report.code)
 
-    _run_command(__controls, publish())
+    _run_command(publish())
 
 
 @main.command(
@@ -675,9 +675,7 @@ def crd(
 @helpscreens.option('--kustomize', is_flag=True, section='Deployment',
                     help="Write a kustomization.yaml, too. It needs --split.")
 @paths_argument
-@click.make_pass_decorator(CLIControls, ensure=True)
 def manifests(
-        __controls: CLIControls,
         paths: Collection[str],
         modules: Collection[str],
         namespaces: Collection[str],
@@ -705,8 +703,8 @@ def manifests(
     """
     if kustomize and split is None:
         raise click.UsageError("--kustomize needs --split.")
-    registry = _load(__controls.registry, paths, modules)
-    settings = _foresee_settings(__controls, processes=processes, **options)
+    registry = _load(paths, modules)
+    settings = _foresee_settings(processes=processes, **options)
     declared, minor = _define(kubernetes)
     from kopf._kits.projects import files, manifests  # only for this command
     from kopf._kits.typed import rbac, roles
@@ -722,10 +720,11 @@ def manifests(
         liveness=liveness, namespaces=namespaces, replicas=replicas, processes=processes or 1,
         has_monitor=pod_monitor, minor=minor)
 
+    inquiry = rbac.Inquiry(
+        registry=registry, settings=settings, vault=_get_controls().vault, namespaces=namespaces)
+
     async def show() -> None:
-        needed = await rbac.Inquiry(
-            registry=registry, settings=settings, vault=__controls.vault, namespaces=namespaces,
-        ).find(definitions=definitions, cluster=cluster, startup=startup)
+        needed = await inquiry.find(definitions=definitions, cluster=cluster, startup=startup)
         made = manifests.make(
             plan, registry=registry, settings=settings, rights=needed, definitions=declared)
         if split is None:
@@ -733,7 +732,7 @@ def manifests(
         else:
             files.write(made, split, kustomize=kustomize)
 
-    _run_command(__controls, show())
+    _run_command(show())
 
 
 @main.command(
@@ -760,16 +759,13 @@ def sandbox(**options: Any) -> None:
 @main.command(page='running', short_help="Show what an operator would watch.")
 @modules_option
 @paths_argument
-@click.make_pass_decorator(CLIControls, ensure=True)
-def check(
-        __controls: CLIControls, paths: Collection[str], modules: Collection[str],
-) -> None:
+def check(paths: Collection[str], modules: Collection[str]) -> None:
     """
     Show what an operator would watch, and what is wrong with it, without a cluster.
 
     For example: kopf check handlers.py
     """
-    registry = _load(__controls.registry, paths, modules)
+    registry = _load(paths, modules)
     for line in operatorchecks.describe(registry):
         click.echo(line)
     faults = list(operatorchecks.find_faults(registry))
@@ -788,9 +784,7 @@ def check(
                          "and the cleanup handlers at the end.")
 @helpscreens.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
 @click.argument('args', nargs=-1, required=True, type=FILE, metavar='[PATHS]... KIND NAME')
-@click.make_pass_decorator(CLIControls, ensure=True)
 def explain(
-        __controls: CLIControls,
         args: Sequence[str],
         modules: Collection[str],
         namespace: str | None,
@@ -807,23 +801,24 @@ def explain(
         raise click.UsageError(
             "Name the kind and the object. For example: kopf explain handlers.py kopfexample "
             "kopf-example-1")
+    controls = _get_controls()
     *paths, kind, name = args
     if name.endswith('.py'):
         raise click.UsageError("The files precede the kind and the name of the object.")
     if paths or modules:
-        registry = _load(__controls.registry, paths, modules)
+        registry = _load(paths, modules)
     else:
-        registry = __controls.registry or registries.OperatorRegistry()
+        registry = controls.registry or registries.OperatorRegistry()
     from kopf._kits import explaining  # only for this command
 
     async def show() -> None:
         explanation = await explaining.explain(
             kind=kind, name=name, namespace=namespace, startup=startup, registry=registry,
-            settings=__controls.settings, vault=__controls.vault)
+            settings=controls.settings, vault=controls.vault)
         click.echo(json.dumps(explanation.as_dict(), indent=2) if as_json
                    else '\n'.join(explanation.describe()))
 
-    _run_command(__controls, show())
+    _run_command(show())
 
 
 @main.command(
@@ -859,9 +854,7 @@ def explain(
                     type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
                     help="Take from this YAML file which statuses objects get from others.")
 @paths_argument
-@click.make_pass_decorator(CLIControls, ensure=True)
 def plan(
-        __controls: CLIControls,
         paths: Collection[str],
         modules: Collection[str],
         clusterwide: bool,
@@ -882,7 +875,7 @@ def plan(
     code, threads = 1, threading.enumerate()
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not the plan
-            made = planning.plan(*paths, *modules, origin=__controls.vault, **options)
+            made = planning.plan(*paths, *modules, origin=_get_controls().vault, **options)
     except loaders.LoadingError as e:
         raise _describe(e) from e
     except (credentials.LoginError, activities.ActivityError, planning.PlanError) as e:
@@ -926,9 +919,7 @@ def completion(shell: str) -> None:
                     help="Freeze for this number of seconds.")
 @helpscreens.option('-m', '--message', metavar='MESSAGE', section='Peering',
                     help="Leave a message for people.")
-@click.make_pass_decorator(CLIControls, ensure=True)
 def freeze(
-        __controls: CLIControls,
         id: str | None,
         dev: bool,
         priority: int,
@@ -939,7 +930,7 @@ def freeze(
     """Freeze the operators of a peering: they handle nothing until resumed."""
     from kopf._kits import commanding  # only for commands
     _change_peering(
-        __controls, commanding.freeze, identity=id, lifetime=lifetime, message=message,
+        commanding.freeze, identity=id, lifetime=lifetime, message=message,
         priority=DEV_PRIORITY if dev else priority, **where)
 
 
@@ -950,11 +941,10 @@ def freeze(
                     help="End the freezing by this name. [default: user@host]")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
                     section='Peering', help="Resume the operators of this peering.")
-@click.make_pass_decorator(CLIControls, ensure=True)
-def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
+def resume(id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
     from kopf._kits import commanding  # only for commands
-    _change_peering(__controls, commanding.resume, identity=id, **where)
+    _change_peering(commanding.resume, identity=id, **where)
 
 
 def object_options(fn: Callable[P, R]) -> Callable[P, R]:
@@ -995,10 +985,7 @@ pausing_option = helpscreens.option(
                     show_default=True, help="Allow deletions in the pause, or let them wait.")
 @pausing_option
 @object_options
-@click.make_pass_decorator(CLIControls, ensure=True)
-def pause(
-        __controls: CLIControls, until: str | None, reason: str, deletion: str, **options: Any,
-) -> None:
+def pause(until: str | None, reason: str, deletion: str, **options: Any) -> None:
     """
     Pause objects: their handlers wait, except for event handlers, indices, and admission handlers.
 
@@ -1014,7 +1001,7 @@ def pause(
     except ValueError as e:
         raise click.ClickException(str(e)) from e
     _annotate(
-        __controls, text, options, done=pauses.parse(text).describe(),
+        text, options, done=pauses.parse(text).describe(),
         known="It was paused so already")
 
 
@@ -1022,16 +1009,14 @@ def pause(
 @logging_options
 @pausing_option
 @object_options
-@click.make_pass_decorator(CLIControls, ensure=True)
-def unpause(__controls: CLIControls, **options: Any) -> None:
+def unpause(**options: Any) -> None:
     """
     End the pauses of objects: what has changed meanwhile is handled now.
 
     For example: kopf unpause kopfexamples --all-namespaces --selector app=db
     """
     _annotate(
-        __controls, None, options, done="The object is not paused any more",
-        known="It was not paused")
+        None, options, done="The object is not paused any more", known="It was not paused")
 
 
 @main.group(page='brakes', short_help="Release what is over the budgets for deletions.")
@@ -1044,8 +1029,7 @@ def brakes() -> None:
     page='brakes', short_help="Let an operator do all that it wants for some objects.")
 @logging_options
 @object_options
-@click.make_pass_decorator(CLIControls, ensure=True)
-def release_brakes(__controls: CLIControls, **options: Any) -> None:
+def release_brakes(**options: Any) -> None:
     """
     Release the brakes of objects for an hour: then, their handlers can delete owned resources, and
     do the rest that is over the budgets of settings.brakes. Release one object first, and look.
@@ -1057,7 +1041,7 @@ def release_brakes(__controls: CLIControls, **options: Any) -> None:
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     text = f'{until:%Y-%m-%dT%H:%M:%SZ}'
     _annotate(
-        __controls, text, {**options, 'annotation': budgets.ANNOTATION},
+        text, {**options, 'annotation': budgets.ANNOTATION},
         done=f"The brakes are released until {text}", known="The brakes were released already")
 
 
@@ -1077,47 +1061,42 @@ thing_options = helpscreens.combine(
 @helpscreens.option('--new', 'is_new', is_flag=True,
                     help="Adopt it for an external that is not declared yet.")
 @thing_options
-@click.make_pass_decorator(CLIControls, ensure=True)
-def adopt(__controls: CLIControls, key: str, **options: Any) -> None:
+def adopt(key: str, **options: Any) -> None:
     """
     Let an object have the thing with this key: the operator does not create another one.
 
     For example: kopf external adopt tenants tenant1 billing --key acct-1234
     """
-    _state(__controls, key, f"It is adopted by the key {key}", **options)
+    _state(key, f"It is adopted by the key {key}", **options)
 
 
 @external.command(page='external', short_help="Record that nothing exists.")
 @logging_options
 @thing_options
-@click.make_pass_decorator(CLIControls, ensure=True)
-def retry(__controls: CLIControls, **options: Any) -> None:
+def retry(**options: Any) -> None:
     """
     Record that nothing was created for an object: the operator creates it now. Look before.
 
     For example: kopf external retry tenants tenant1 billing
     """
-    _state(__controls, None, "It is created now", **options)
+    _state(None, "It is created now", **options)
 
 
 def _state(
-        controls: CLIControls, key: str | None, done: str, *, name: str, id: str,
-        is_new: bool = False, **options: Any,
+        key: str | None, done: str, *, name: str, id: str, is_new: bool = False, **options: Any,
 ) -> None:
     from kopf._kits.external import records  # only for these commands
     suffix = records.RETRY if key is None else records.ADOPT
     _annotate(
-        controls, 'true' if key is None else key,
+        'true' if key is None else key,
         {**options, 'names': [name], 'annotation': records.make_name(id, suffix)},
         done=done, known="This was said already",
         check=lambda raw: records.find_contradiction(raw, id, key, is_new=is_new))
 
 
-def _annotate(
-        controls: CLIControls, text: str | None, options: dict[str, Any], **answers: Any,
-) -> None:
+def _annotate(text: str | None, options: dict[str, Any], **answers: Any) -> None:
     from kopf._kits.lifecycle import annotating  # only for these commands
-    _sweep(controls, 'annotated', lambda sweep: annotating.annotate(
+    _sweep('annotated', lambda sweep: annotating.annotate(
         sweep, text, annotating.Options(**options), **answers))
 
 
@@ -1147,9 +1126,7 @@ def _annotate(
                     default=LEASE, show_default=True,
                     help="Refuse to start if somebody holds this Lease, or shards of this name.")
 @click.argument('kinds', nargs=-1, required=True, metavar='KIND...')
-@click.make_pass_decorator(CLIControls, ensure=True)
 def release(
-        __controls: CLIControls,
         kinds: Collection[str],
         namespaces: Collection[str],
         clusterwide: bool,
@@ -1171,15 +1148,14 @@ def release(
     wanted = releasing.Options(
         prefixes=prefixes if annotations else (), peering=peering_name, lease=leader_elect,
         **options)
-    _sweep(__controls, 'released', lambda sweep: releasing.release(
+    _sweep('released', lambda sweep: releasing.release(
         sweep, kinds, wanted, clusterwide=clusterwide, namespaces=namespaces))
 
 
 @main.command(page='versions', short_help="Store all objects in the present storage version.")
 @logging_options
 @click.argument('kind')
-@click.make_pass_decorator(CLIControls, ensure=True)
-def migrate(__controls: CLIControls, kind: str) -> None:
+def migrate(kind: str) -> None:
     """
     Store all objects of a custom resource in its present storage version, so that the other
     versions can be removed from its definition.
@@ -1187,14 +1163,13 @@ def migrate(__controls: CLIControls, kind: str) -> None:
     For example: kopf migrate kopfexamples
     """
     from kopf._kits.lifecycle import migrating  # only for this command
-    _sweep(__controls, 'migrated', lambda sweep: migrating.migrate(sweep, kind))
+    _sweep('migrated', lambda sweep: migrating.migrate(sweep, kind))
 
 
-def _sweep(
-        controls: CLIControls, what: str, fn: Callable[[Any], Coroutine[None, None, bool]],
-) -> None:
+def _sweep(what: str, fn: Callable[[Any], Coroutine[None, None, bool]]) -> None:
     """Run a command that goes over all objects of the cluster; exit with 1 if something is left."""
     from kopf._kits.lifecycle import sweeping
+    controls = _get_controls()
 
     async def act() -> None:
         async with sweeping.begin(
@@ -1203,23 +1178,23 @@ def _sweep(
             if not await fn(sweep):
                 raise click.exceptions.Exit(1)
 
-    _run_command(controls, act())
+    _run_command(act())
 
 
-def _change_peering(
-        controls: CLIControls, fn: Callable[..., Coroutine[None, None, None]], **options: Any,
-) -> None:
+def _change_peering(fn: Callable[..., Coroutine[None, None, None]], **options: Any) -> None:
     if not options['clusterwide'] and not options['namespaces']:
         options['clusterwide'] = True
         logger.warning(
             "Neither --namespace nor --all-namespaces is given: the operators of the whole cluster "
             "are meant. In the future, one of them will be required.")
-    _run_command(controls, fn(
+    controls = _get_controls()
+    _run_command(fn(
         registry=controls.registry, settings=controls.settings, vault=controls.vault, **options))
 
 
-def _run_command(controls: CLIControls, command: Coroutine[None, None, None]) -> None:
+def _run_command(command: Coroutine[None, None, None]) -> None:
     from kopf._kits import commanding  # only for commands
+    controls = _get_controls()
     try:
         running.run(settings=controls.settings, loop=controls.loop, clusterwide=True,
                     _command=command)
@@ -1228,9 +1203,9 @@ def _run_command(controls: CLIControls, command: Coroutine[None, None, None]) ->
 
 
 def _make_settings(
-        controls: CLIControls, *, leader_elect: str | None, shards: int | None,
+        *, leader_elect: str | None, shards: int | None,
 ) -> configuration.OperatorSettings:
-    settings = controls.settings or configuration.OperatorSettings()
+    settings = _get_controls().settings or configuration.OperatorSettings()
     if leader_elect is not None:
         settings.leadership.name = leader_elect
     if shards is not None:
@@ -1239,7 +1214,6 @@ def _make_settings(
 
 
 def _foresee_settings(
-        controls: CLIControls,
         *,
         standalone: bool | None,
         peering_name: str | None,
@@ -1252,7 +1226,7 @@ def _foresee_settings(
     """Make the settings that an operator will have by these options of ``kopf run``."""
     if shards is None and processes is not None and processes > 1:
         shards = SHARDS
-    settings = _make_settings(controls, leader_elect=leader_elect, shards=shards)
+    settings = _make_settings(leader_elect=leader_elect, shards=shards)
     if standalone is not None:
         settings.peering.standalone = standalone
     if peering_name is not None:
@@ -1290,14 +1264,14 @@ def _preload(
 
 
 def _load(
-        registry: registries.OperatorRegistry | None,
         paths: Collection[str],
         modules: Collection[str],
         expecting: contextlib.AbstractContextManager[None] | None = None,
 ) -> registries.OperatorRegistry:
     """Load the handlers; it is an error if there are none."""
     _preload(paths, modules, expecting)
-    registry = registry if registry is not None else registries.get_default_registry()
+    known = _get_controls().registry
+    registry = registries.get_default_registry() if known is None else known
     if registry.is_empty:
         if not paths and not modules:
             raise click.UsageError(
