@@ -262,17 +262,17 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
 FILE = click.Path(readable=False)
 """What shells complete to names of files. Whether it is one, is checked when it is loaded."""
 
-paths_argument = click.argument('paths', nargs=-1, type=FILE)
+_paths_argument = click.argument('paths', nargs=-1, type=FILE)
 
-modules_option = helpscreens.option(
+_modules_option = helpscreens.option(
     '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
     help="Load this module with handlers, as `python -m` does. Can be repeated.")
 
-place_option = helpscreens.option(
+_place_option = helpscreens.option(
     '-n', '--namespace', metavar='NAME',
     help="Take the object of this namespace. [default: that of the kubeconfig]")
 
-rights_options = helpscreens.combine(
+_rights_options = helpscreens.combine(
     helpscreens.option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
                        type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
                        help="Take the resources of the definitions in this file for known. "
@@ -357,7 +357,7 @@ def init(name: str) -> None:
 @helpscreens.option('--processes', type=click.IntRange(1), metavar='N', section='Sharding',
                     help=f"Run N processes as replicas, to use more than one CPU. It implies "
                          f"--shards={SHARDS}.")
-@modules_option
+@_modules_option
 @helpscreens.option('--reload', is_flag=True, section='Handlers',
                     help="Restart the operator when its files change, and keep the sandbox.")
 @helpscreens.option('--sandbox', is_flag=True, section='Sandbox',
@@ -383,7 +383,7 @@ def init(name: str) -> None:
 @helpscreens.option('--allow', 'allowed', multiple=True, metavar='HOST', section='Shadow',
                     help="Let handlers of a shadow connect to this host or Unix socket, or run "
                          "the program of this name. Can be repeated.")
-@paths_argument
+@_paths_argument
 def run(
         paths: Collection[str],
         modules: Collection[str],
@@ -536,11 +536,11 @@ def _share_options(*shown: str) -> list[click.Parameter]:
         'modules', 'standalone', 'peering_name', 'leader_elect', 'shards', 'processes'))
 @logging_options
 @scope_options
-@rights_options
+@_rights_options
 @helpscreens.option('--verify', metavar='FILE|cluster', section='Rights',
                     help="Print how the roles in this file differ from the least ones; or what the "
                          "cluster does not let the current user do. The exit code is 3 then.")
-@paths_argument
+@_paths_argument
 def rbac(
         paths: Collection[str],
         modules: Collection[str],
@@ -580,7 +580,7 @@ def rbac(
 
 @main.command(page='crd', short_help="Print the definitions of the declared kinds.")
 @logging_options
-@modules_option
+@_modules_option
 @helpscreens.option('-o', '--output', metavar='FILE|DIR', section='Definitions',
                     type=click.Path(path_type=pathlib.Path),
                     help="Write to this file; or to this folder, a file for each definition.")
@@ -601,7 +601,7 @@ def rbac(
                     help="Take the kinds of peerings, too: ClusterKopfPeering, KopfPeering.")
 @helpscreens.option('--apply', is_flag=True, section='Definitions',
                     help="Apply the definitions to the cluster, if nothing is wrong.")
-@paths_argument
+@_paths_argument
 def crd(
         paths: Collection[str],
         modules: Collection[str],
@@ -654,7 +654,7 @@ def crd(
         if param.name != 'reload'])
 @logging_options
 @scope_options
-@rights_options
+@_rights_options
 @helpscreens.option('--image', required=True, metavar='IMAGE', section='Deployment',
                     help="Run this image, which contains Kopf and the PATHS.")
 @helpscreens.option('--name', metavar='NAME', section='Deployment',
@@ -674,7 +674,7 @@ def crd(
                     help="Write to this folder instead, a file for each concern.")
 @helpscreens.option('--kustomize', is_flag=True, section='Deployment',
                     help="Write a kustomization.yaml, too. It needs --split.")
-@paths_argument
+@_paths_argument
 def manifests(
         paths: Collection[str],
         modules: Collection[str],
@@ -757,8 +757,8 @@ def sandbox(**options: Any) -> None:
 
 
 @main.command(page='running', short_help="Show what an operator would watch.")
-@modules_option
-@paths_argument
+@_modules_option
+@_paths_argument
 def check(paths: Collection[str], modules: Collection[str]) -> None:
     """
     Show what an operator would watch, and what is wrong with it, without a cluster.
@@ -777,8 +777,8 @@ def check(paths: Collection[str], modules: Collection[str]) -> None:
 
 @main.command(page='troubleshooting', short_help="Explain why handlers are called, or not.")
 @logging_options
-@modules_option
-@place_option
+@_modules_option
+@_place_option
 @helpscreens.option('--startup', is_flag=True,
                     help="Call the startup handlers first, if they change the settings; "
                          "and the cleanup handlers at the end.")
@@ -827,7 +827,7 @@ def explain(
     context_settings={'default_map': {'quiet': True}})
 @logging_options
 @scope_options
-@modules_option
+@_modules_option
 @helpscreens.option('-l', '--selector', 'labels', metavar='LABELS', default='', section='Scope',
                     help="Call the handlers only for the objects with these labels: app=web,!old")
 @helpscreens.option('--against', multiple=True, metavar='FILE', section='Plan',
@@ -853,7 +853,7 @@ def explain(
 @helpscreens.option('--stages', metavar='FILE', section='Plan',
                     type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
                     help="Take from this YAML file which statuses objects get from others.")
-@paths_argument
+@_paths_argument
 def plan(
         paths: Collection[str],
         modules: Collection[str],
@@ -969,7 +969,7 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-pausing_option = helpscreens.option(
+_pausing_option = helpscreens.option(
     '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
     show_default=True, help="Use this annotation, if the settings of the operator rename it.")
 
@@ -983,7 +983,7 @@ pausing_option = helpscreens.option(
                     help="Tell other people why.")
 @helpscreens.option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
                     show_default=True, help="Allow deletions in the pause, or let them wait.")
-@pausing_option
+@_pausing_option
 @object_options
 def pause(until: str | None, reason: str, deletion: str, **options: Any) -> None:
     """
@@ -1007,7 +1007,7 @@ def pause(until: str | None, reason: str, deletion: str, **options: Any) -> None
 
 @main.command(page='pausing', short_help="End the pauses of single objects.")
 @logging_options
-@pausing_option
+@_pausing_option
 @object_options
 def unpause(**options: Any) -> None:
     """
@@ -1050,8 +1050,8 @@ def external() -> None:
     """Record what exists in external systems, where an operator cannot know it."""
 
 
-thing_options = helpscreens.combine(
-    place_option, click.argument('kind'), click.argument('name'), click.argument('id'))
+_thing_options = helpscreens.combine(
+    _place_option, click.argument('kind'), click.argument('name'), click.argument('id'))
 
 
 @external.command(page='external', short_help="Let an object have what exists already.")
@@ -1060,7 +1060,7 @@ thing_options = helpscreens.combine(
                     help="Take what has this key in the external system.")
 @helpscreens.option('--new', 'is_new', is_flag=True,
                     help="Adopt it for an external that is not declared yet.")
-@thing_options
+@_thing_options
 def adopt(key: str, **options: Any) -> None:
     """
     Let an object have the thing with this key: the operator does not create another one.
@@ -1072,7 +1072,7 @@ def adopt(key: str, **options: Any) -> None:
 
 @external.command(page='external', short_help="Record that nothing exists.")
 @logging_options
-@thing_options
+@_thing_options
 def retry(**options: Any) -> None:
     """
     Record that nothing was created for an object: the operator creates it now. Look before.
