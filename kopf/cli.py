@@ -138,8 +138,17 @@ def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None
     return value
 
 
+def check_name(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Refuse empty names: e.g. of unset variables in ``--namespace "$NAMESPACE"``."""
+    if any(name.strip() == '' for name in (value if param.multiple else [value])
+           if name is not None):
+        raise click.BadParameter("the value is empty. Is a variable unset?", ctx=ctx, param=param)
+    return value
+
+
 def name_lease(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Take a boolean, e.g. of ``--leader-elect=false``, for what it means, and not for a name."""
+    check_name(ctx, param, value)
     try:
         return value and (LEASE if click.BOOL.convert(value, param, ctx) else None)
     except click.BadParameter:
@@ -249,6 +258,7 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
             help="Serve the whole cluster.")
     @option('-n', '--namespace', 'namespaces', multiple=True, metavar='PATTERN',
+            callback=check_name,
             help="Serve this namespace, or those that match the pattern: 'a*,!ab*'. "
                  "Can be repeated.")
     @functools.wraps(fn)
@@ -269,7 +279,7 @@ _modules_option = helpscreens.option(
     help="Load this module with handlers, as `python -m` does. Can be repeated.")
 
 _place_option = helpscreens.option(
-    '-n', '--namespace', metavar='NAME',
+    '-n', '--namespace', metavar='NAME', callback=check_name,
     help="Take the object of this namespace. [default: that of the kubeconfig]")
 
 _rights_options = helpscreens.combine(
@@ -343,6 +353,7 @@ def init(name: str) -> None:
                     help="Serve the state of the operator as JSON at this URL, to this machine "
                          "only: http://127.0.0.1:8080/debug")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
+                    callback=check_name,
                     help="Join this peering, and wait for it if it is absent. "
                          "[default: default, if it exists]")
 @helpscreens.option('-p', '--priority', type=int, metavar='N', section='Peering',
@@ -910,6 +921,7 @@ def completion(shell: str) -> None:
 @helpscreens.option('--dev', is_flag=True, section='Peering',
                     help=f"Use the priority {DEV_PRIORITY}.")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+                    callback=check_name,
                     section='Peering', help="Freeze the operators of this peering.")
 @helpscreens.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
                     metavar='N', section='Peering',
@@ -940,6 +952,7 @@ def freeze(
 @helpscreens.option('-i', '--id', metavar='NAME', section='Peering',
                     help="End the freezing by this name. [default: user@host]")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+                    callback=check_name,
                     section='Peering', help="Resume the operators of this peering.")
 def resume(id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
@@ -951,7 +964,7 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add what selects the objects of a command."""
     option = helpscreens.option
 
-    @option('-n', '--namespace', metavar='NAME',
+    @option('-n', '--namespace', metavar='NAME', callback=check_name,
             help="Take the objects of this namespace. [default: that of the kubeconfig]")
     @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
             help="Take the objects of all namespaces.")
@@ -1120,6 +1133,7 @@ def _annotate(text: str | None, options: dict[str, Any], **answers: Any) -> None
 @helpscreens.option('--force', is_flag=True,
                     help="Do not check whether the operator still runs.")
 @helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
+                    callback=check_name,
                     default='default', show_default=True,
                     help="Refuse to start if an operator is in this peering.")
 @helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership', callback=name_lease,

@@ -268,6 +268,16 @@ def test_variables_have_several_values(variable, separator, name, monkeypatch):
     assert [str(value) for value in params[name]] == [__file__, __file__]
 
 
+@pytest.mark.parametrize('args', [
+    ['run', '-A', '--peering='], ['run', '-n', ''], ['run', '-n', 'a', '--namespace', ' '],
+    ['run', '-A', '--leader-elect='], ['freeze', '-A', '--lifetime=5', '-P', ''],
+    ['explain', '-n', '', 'kopfexample', 'obj'], ['unpause', '-n', '', 'kopfexamples', 'obj']])
+def test_names_of_unset_variables_are_refused(invoke, args):
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert 'the value is empty. Is a variable unset?' in result.output
+
+
 @pytest.mark.parametrize(('value', 'name'), [
     ('true', 'kopf-operator'), ('1', 'kopf-operator'), ('false', None), ('0', None), ('x', 'x')])
 def test_booleans_are_no_names_of_leases(run, value, name):
