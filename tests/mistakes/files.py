@@ -157,6 +157,8 @@ DECLARATIONS = [
      r"No module named 'no_such_library'(.*\n)+Check the name, or install it into the same"),
     ("import kopf._no_such_module",
      r"No module named 'kopf._no_such_module'(.*\n)+Modules .* Use public names of kopf instead"),
+    ("from .utils import size",
+     r"attempted relative import with no known parent(.*\n)+.* name it as a module: -m PACKAGE"),
     ("1 / 0",
      r"Cannot load .*handlers\.py: ZeroDivisionError: division by zero\n  File "),
     ("",
