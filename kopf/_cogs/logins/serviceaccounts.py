@@ -3,6 +3,7 @@ Credentials from the service account of a pod: for operators that run in the clu
 """
 import os
 import pathlib
+import socket
 from typing import Any
 
 from kopf._cogs.configs import configuration
@@ -10,7 +11,7 @@ from kopf._cogs.structs import credentials
 
 FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
 PRIORITY = 10
-SERVER = 'https://kubernetes.default.svc'
+HOST = 'kubernetes.default.svc'
 
 
 def login_with_service_account(
@@ -43,7 +44,7 @@ def login_with_service_account(
     if not token:
         return None
     return credentials.ConnectionInfo(
-        server=SERVER,
+        server=_find_server(),
         ca_path=ca_path if os.path.exists(ca_path) else None,
         token=token,
         token_path=token_path,
@@ -61,6 +62,18 @@ def get_namespace() -> str | None:
 def get_token_path() -> str:
     """Get the path of the token. Outside of pods, there is no such file."""
     return os.path.join(FOLDER, 'token')
+
+
+def _find_server() -> str:
+    """Get the URL of the API server: by its name; or by its address if the pod cannot resolve it."""
+    address = os.environ.get('KUBERNETES_SERVICE_HOST')
+    if address:
+        try:
+            socket.getaddrinfo(HOST, 443)
+        except OSError:  # e.g. in pods with hostNetwork, which have the DNS of the node by default
+            host = f'[{address}]' if ':' in address else address
+            return f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT') or 443}"
+    return f'https://{HOST}'
 
 
 def _read(path: str) -> str | None:

@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from kopf._cogs.configs import configuration
@@ -10,6 +12,7 @@ login = serviceaccounts.login_with_service_account
 @pytest.fixture()
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(serviceaccounts, 'FOLDER', str(tmp_path))
+    monkeypatch.delenv('KUBERNETES_SERVICE_HOST', raising=False)
     return tmp_path
 
 
@@ -32,6 +35,33 @@ def test_there_is_all_inside_of_pods(folder):
     assert info.ca_path == str(folder / 'ca.crt')
     assert info.default_namespace == 'ns'
     assert info.as_http_headers() == {'Authorization': 'Bearer x'}
+
+
+@pytest.mark.parametrize(('address', 'port', 'server'), [
+    ('10.96.0.1', '6443', 'https://10.96.0.1:6443'),
+    ('fd00::1', None, 'https://[fd00::1]:443'),
+    (None, None, 'https://kubernetes.default.svc'),
+])
+def test_the_address_counts_without_the_dns_of_the_cluster(
+        folder, monkeypatch, address, port, server):
+    def refuse(*_):
+        raise socket.gaierror("Name or service not known")
+
+    (folder / 'token').write_text('x')
+    monkeypatch.setattr(socket, 'getaddrinfo', refuse)
+    for name, value in [('HOST', address), ('PORT', port)]:
+        if value is None:
+            monkeypatch.delenv(f'KUBERNETES_SERVICE_{name}', raising=False)
+        else:
+            monkeypatch.setenv(f'KUBERNETES_SERVICE_{name}', value)
+    assert login().server == server
+
+
+def test_the_name_counts_with_the_dns_of_the_cluster(folder, monkeypatch):
+    (folder / 'token').write_text('x')
+    monkeypatch.setattr(socket, 'getaddrinfo', lambda *_: [])
+    monkeypatch.setenv('KUBERNETES_SERVICE_HOST', '10.96.0.1')
+    assert login().server == 'https://kubernetes.default.svc'
 
 
 def test_rotated_tokens_are_followed(folder):
