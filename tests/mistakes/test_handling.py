@@ -94,6 +94,8 @@ HANDLERS = [
      r"Selectors must be strings .*, for example 'app=web', not \{'app': 'web'\}"),
     (STARTUP + "def fn(settings, **_): settings.reconciling.error_delay = float('nan')",
      r"settings\.reconciling\.error_delay must be a number, not nan"),
+    (STARTUP + "def fn(settings, **_): settings.peering.namespaced = 'false'",
+     r"settings\.peering\.namespaced must be True or False, not 'false'"),
     (STARTUP + "def fn(settings, **_): settings.execution.max_workers = 'many'",
      r"settings\.execution\.max_workers must be an integer or None, not 'many'"),
     (STARTUP + "def fn(settings, **_): settings.execution.max_workers = 0",

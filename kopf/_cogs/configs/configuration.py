@@ -432,9 +432,6 @@ class ExecutionSettings(sections.Section):
 
     @max_workers.setter
     def max_workers(self, value: int | None) -> None:
-        if value is not None and not sections.is_number(value):
-            raise TypeError(
-                f"settings.execution.max_workers must be an integer or None, not {value!r}.")
         if value is not None and value < 1:
             raise ValueError("The number of workers must be at least 1.")
         self._max_workers = value

@@ -62,7 +62,12 @@ def _get_values(section: Any) -> Mapping[str, Any]:
 @functools.cache
 def _get_hints(cls: type[Any]) -> Mapping[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
-    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in names}
+    hints = {name: hint for name, hint in typing.get_type_hints(cls).items() if name in names}
+    for name in dir(cls):
+        member = getattr(cls, name)
+        if isinstance(member, property) and member.fset is not None:
+            hints[name] = typing.get_type_hints(member.fget)['return']
+    return hints
 
 
 def _get_path(cls: type[Section]) -> str:
