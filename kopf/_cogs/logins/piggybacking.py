@@ -238,13 +238,16 @@ class _ConfiguringFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != 'kubernetes':
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        found = (finder.find_spec(fullname, path, target) for finder in sys.meta_path
+                 if finder is not self)
+        spec = next(filter(None, found), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def execute_and_configure(module: types.ModuleType) -> None:
                 execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 with contextlib.suppress(credentials.LoginError):  # it was no login
                     _configure_client(module, default_logger)
 

@@ -182,11 +182,13 @@ def test_libraries_are_not_imported_before_they_are_needed():
 
 
 IMPORTS_LATER = '''
+import importlib.util
 import sys
 from kopf._cogs.logins import piggybacking
 
 for _ in range(2):
     piggybacking.configure_on_import()
+assert importlib.util.find_spec('kubernetes')  # as those do who want to know if it is installed
 assert 'kubernetes' not in sys.modules
 from kubernetes import client
 print(client.Configuration.get_default_copy().host)
