@@ -63,10 +63,11 @@ def _get_values(section: Any) -> Mapping[str, Any]:
 def _get_hints(cls: type[Any]) -> Mapping[str, Any]:
     names = {field.name for field in dataclasses.fields(cls)}
     hints = {name: hint for name, hint in typing.get_type_hints(cls).items() if name in names}
-    for name in dir(cls):
-        member = getattr(cls, name)
-        if isinstance(member, property) and member.fset is not None:
-            hints[name] = typing.get_type_hints(member.fget)['return']
+    for base in cls.__mro__:
+        if Section in base.__bases__:  # not the classes of authors, which may annotate nothing
+            for name, member in vars(base).items():
+                if isinstance(member, property) and member.fset is not None:
+                    hints[name] = typing.get_type_hints(member.fget)['return']
     return hints
 
 

@@ -136,7 +136,7 @@ def _suggest(exc: Exception) -> str:
         case ImportError(name=str(name)) if name.startswith('kopf._'):
             return _suggest_public(str(exc))
         case ImportError() if 'no known parent package' in str(exc):
-            return ("Files are imported without their packages. If this one is a part of a package, "
+            return ("Files are imported without their packages. If this one is part of a package, "
                     "name it as a module: -m PACKAGE.MODULE")
         case ModuleNotFoundError(name=str(name)):
             return f"Check the name, or install it into the same environment: {sys.prefix}"

@@ -65,7 +65,7 @@ def get_token_path() -> str:
 
 
 def _find_server() -> str:
-    """Get the URL of the API server: by its name; or by its address if the pod cannot resolve it."""
+    """Get the URL of the API server: by its name, or by its address if the name is unknown."""
     address = os.environ.get('KUBERNETES_SERVICE_HOST')
     if address:
         try:

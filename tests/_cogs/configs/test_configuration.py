@@ -137,3 +137,20 @@ def test_all_settings_are_documented():
         if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
     ]
     assert undocumented == []
+
+
+def test_authors_can_derive_settings_with_properties():
+    class MySettings(configuration.OperatorSettings):
+        def get_own(self):
+            return self._own
+
+        def set_own(self, value):
+            self._own = value
+
+        own = property(get_own, set_own)
+
+    settings = MySettings()
+    settings.own = 5
+    assert settings.own == 5
+    with pytest.raises(TypeError, match=r'namespaced must be True or False'):
+        settings.peering.namespaced = 'false'
