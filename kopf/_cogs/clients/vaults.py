@@ -60,9 +60,6 @@ class Vault:
         super().__init__()
         self.login = login
         self.advice: str | None = None
-        """What to do if the API server does not answer, and never has."""
-        self.on_connected: ConnectedFn | None = None
-        """What is called with the first credentials that each API server accepts."""
         self.proven: bool = False
         """Whether the API server has ever accepted credentials of this vault."""
         self.on_trial: bool = True
@@ -92,6 +89,7 @@ class Vault:
         self._expired: Sequence[datetime.datetime] = ()
         """When the credentials of the latest login have expired, if all of them had already."""
         self._connected: set[str] = set()
+        self._on_connected: ConnectedFn | None = None
         self._failed = asyncio.Event()
         self._failure = ''
         self.populate(items or {})
@@ -103,6 +101,18 @@ class Vault:
     def is_empty(self) -> bool:
         """Whether there are no credentials."""
         return not self._items
+
+    def log_in_by(self, login: LoginFn) -> None:
+        """Set the function that returns credentials when these are needed."""
+        self.login = login
+
+    def advise(self, advice: str | None) -> None:
+        """Set what to do if the API server does not answer, and never has."""
+        self.advice = advice
+
+    def follow(self, on_connected: ConnectedFn) -> None:
+        """Call the function with the first credentials that each API server accepts."""
+        self._on_connected = on_connected
 
     def populate(self, items: Mapping[str, credentials.Credentials]) -> None:
         """Add the credentials, except for those that have been rejected."""
@@ -151,8 +161,8 @@ class Vault:
             logger.info("The API accepts the credentials again.")
         if item.server not in self._connected:
             self._connected.add(item.server)
-            if self.on_connected is not None:
-                self.on_connected(item)
+            if self._on_connected is not None:
+                self._on_connected(item)
         self.proven = True
         self.on_trial = False
         self._rejected.pop(item, None)

@@ -58,13 +58,13 @@ def prepare(
     declared = registry.get_activity_handlers(causes.Activity.AUTHENTICATION)
     names = itertools.chain(["Initial authentication"], itertools.repeat("Re-authentication"))
     if vault.login is None and (declared or vault.is_empty):
-        vault.login = lambda: _log_in(vault, declared, run, next(names))
+        vault.log_in_by(lambda: _log_in(vault, declared, run, next(names)))
     is_default = vault.is_empty and not declared
-    vault.advice = f"Is the cluster running? {ALTERNATIVE}" if (
-        is_default and not _is_pod()) else None
-    vault.on_connected = lambda item: logger.info(
+    vault.advise(f"Is the cluster running? {ALTERNATIVE}" if (
+        is_default and not _is_pod()) else None)
+    vault.follow(lambda item: logger.info(
         f"Connected to {credentials.strip_userinfo(item.server)}"
-        f"{_describe_origin() if is_default else ''}.")
+        f"{_describe_origin() if is_default else ''}."))
 
 
 async def _log_in(
