@@ -260,7 +260,7 @@ def load_kubeconfigs(paths: Sequence[str] | None = None) -> Kubeconfig | None:
     for path in paths:
         try:
             with open(path, 'rb') as file:
-                content = yaml.safe_load(file) or {}
+                content = next(yaml.safe_load_all(file), None) or {}  # as kubectl, the first one
             config.add(content, path)
         except OSError as e:
             raise credentials.LoginError(f"The kubeconfig {path} is unreadable: {e}") from e

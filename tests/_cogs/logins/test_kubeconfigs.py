@@ -56,6 +56,13 @@ def test_there_is_nothing_without_a_current_context(config):
     assert login() is None
 
 
+@pytest.mark.parametrize('tail', ['---', '---\nx: y', '---\n{', '...'])
+def test_only_the_first_document_counts(config, tail):
+    path = config(cluster={}) / 'config'
+    path.write_text(f'---\n{path.read_text()}{tail}\n')
+    assert login().server == 'https://host'
+
+
 @pytest.mark.parametrize('encoding', ['utf-8', 'utf-8-sig', 'utf-16'])
 def test_files_written_on_windows_are_read(config, encoding):
     path = config(cluster={}) / 'config'
