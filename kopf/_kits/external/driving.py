@@ -266,7 +266,8 @@ class Journey:
             while run.raw is not None:
                 step = machine.step(self._look())
                 match step:
-                    case machine.Write() if step.record.phase is Phase.CREATING:
+                    case machine.Write() if step.record.phase is Phase.CREATING and (
+                            step.record != self.record):  # not one that was removed by others
                         await self._call(machine.Call('create'), announcement=step)
                     case machine.Write():
                         if step.record.key is None and self.record.key is not None and (

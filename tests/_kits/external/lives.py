@@ -31,6 +31,9 @@ LATE = 20.0
 
 MAX_PASSES = 3000
 
+CALM = 5.0
+"""For how long (seconds) operators are not killed after a replacement: they remember the record."""
+
 END = 4000.0
 """When all must be settled."""
 
@@ -70,8 +73,9 @@ class Cloud(clouds.Cloud):
 class Life:
     """One run, by its seed."""
 
-    def __init__(self, seed, *, system=None):
+    def __init__(self, seed, *, system=None, is_replaced=False):
         self.rng = random.Random(seed)
+        self.replacing = random.Random(seed) if is_replaced else None
         self.system = system or SYSTEMS[seed % len(SYSTEMS)]
         self.replaces = self.rng.random() < 0.3
         self.is_sync = self.rng.random() < 0.1
@@ -234,6 +238,8 @@ class Life:
         for _ in range(rng.randrange(2, 9)):
             await asyncio.sleep(rng.choice([0.0, 0.02, 0.05, 0.3, 2, 20, 100, 400]))
             self.disturb(rng.choice(names))
+            if self.replacing is not None and self.replacing.random() < 0.5:
+                await self.replace(self.replacing.choice(names))
         self.countdown = None
         self.cloud.faults.clear()
         self.api.faults.clear()
@@ -288,6 +294,20 @@ class Life:
                 paused = self.api.objects.get(name, {}).get('metadata', {}).get('annotations', {})
                 self.api.edit({'metadata': {'annotations': {
                     'kopf.dev/paused': None if 'kopf.dev/paused' in paused else 'x'}}}, name)
+
+    async def replace(self, name):
+        """As ``kubectl replace`` with a manifest that knows nothing of operators."""
+        await asyncio.sleep(CALM)  # for those who begin or exit
+        raw = self.api.objects.get(name)
+        if raw is None or 'deletionTimestamp' in raw['metadata'] or not self.operators:
+            return  # a finalizer removed from a deleted object is a forced deletion
+        countdown, self.countdown = self.countdown, None
+        faults, self.api.faults[:] = self.api.faults[:], []
+        self.note(f"replace ({name})")
+        self.api.edit({'metadata': {'annotations': None, 'finalizers': None}}, name)
+        await asyncio.sleep(CALM)
+        self.countdown = countdown
+        self.api.faults[:] = faults
 
     async def stop(self):
         operator = self.operators.pop()
@@ -378,6 +398,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--seeds', type=int, default=1)
+    parser.add_argument('--replace', action='store_true')
     parser.add_argument('--verbose', action='store_true')
     args = parser.parse_args()
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.CRITICAL,
@@ -386,7 +407,7 @@ def main():
         logging.getLogger(name).setLevel(logging.CRITICAL)
     began, failed = time.process_time(), 0
     for seed in range(args.seed, args.seed + args.seeds):
-        life = run(seed)
+        life = run(seed, is_replaced=args.replace)
         if life.violation is not None:
             failed += 1
             print(f"{seed} ({life.system}): {life.violation}")

@@ -21,6 +21,12 @@ def test_promises_hold_where_they_were_broken(seed):
     assert life.violation is None, life.violation
 
 
+@pytest.mark.parametrize('seed', [8, 1118, 1623, 2681, 3163, 3263, 3485, 3563])
+def test_records_that_people_remove_are_restored_and_announce_nothing(seed):
+    life = lives.run(seed, is_replaced=True)
+    assert life.violation is None, life.violation
+
+
 @pytest.mark.parametrize('fault', faults.FAULTS, ids=lambda fault: fault.name)
 def test_planted_faults_are_found(fault):
     with planting.planted(fault):
