@@ -81,6 +81,7 @@ class Notes(gates.Caller):
     observed: Any = UNSEEN
     observed_key: records.Key | None = None
     observed_at: float = float('-inf')
+    searched_at: float = float('-inf')
     pace: float = 0.0
     """The interval (seconds) until the next observation."""
     seen: int | None = None
@@ -104,6 +105,8 @@ class Notes(gates.Caller):
     """What the last observation has led to, or the failure of a call."""
     told: int | None = None
     """The generation of the object in the condition."""
+    waiting: int | None = -1
+    """The generation for which it is told that this waits at the gate; -1 if it does not."""
 
     def distrust(self) -> None:
         """Observe again before anything else is done."""
@@ -335,7 +338,8 @@ class Journey:
             is_armed=notes.announced == (record.token, record.attempt) and (
                 record.by == self.driver.id),
             is_refused=notes.is_refused, ended=notes.ended,
-            found=self.found, is_due=self._find_due(now.mono) <= now.mono,
+            found=self.found, is_searched=now.mono < notes.searched_at + FLOOR,
+            is_due=self._find_due(now.mono) <= now.mono,
             observed=notes.observed if notes.observed_key == record.subject else UNSEEN,
             is_erased=notes.erased is not None and notes.erased == record.subject,
             updated=notes.updated if now.mono < notes.settles else None)
@@ -452,7 +456,10 @@ class Journey:
                 self.run.problems.append(
                     f"{external.id} is not available." if gate.is_broken else
                     f"It waits for its turn at {external.id}.")
+            generation = self._find_generation()  # two operators can wait for different reasons
+            self.run.is_told, notes.waiting = notes.waiting == generation, generation
             raise _Stop(externals.Result(is_settled=False))
+        notes.waiting = -1
         return gate
 
     def _find_gate(self) -> gates.Gate:
@@ -499,7 +506,7 @@ class Journey:
             is_first = notes.announced == (self.record.token, self.record.attempt)
             if verb == 'create':
                 notes.announced, notes.is_refused, notes.ended = None, False, None
-                self.found = UNSEEN
+                self.found, notes.searched_at = UNSEEN, float('-inf')
             gate.begin(notes)
             outcome = await self._invoke(step)
         except BaseException:
@@ -546,7 +553,9 @@ class Journey:
                 notes.due = notes.observed_at = now.mono
             case 'find':
                 self.found = None if result is None else _make_key(result)
-                if self.found is not None:
+                if self.found is None:
+                    notes.searched_at = now.mono
+                else:
                     self.logger.info(f"{self.run.handler!r} has found the key {self.found!r}.")
             case 'observe':
                 notes.observed, notes.observed_at = result, now.mono
@@ -642,12 +651,13 @@ class Journey:
             self._complain(step.message)
         if self.vain is not None:
             step = machine.Rest(False, 'Drifted', self.vain)
-        if notes.verdict is not None and notes.observed is UNSEEN and (
-                step in (machine.SYNCED, machine.UNOBSERVED)) and (
-                notes.checked, notes.observed_key) == (notes.digest, self.record.key):
-            step = notes.verdict
+        if notes.observed is UNSEEN and step.reason != machine.MAY_EXIST:
+            if step in (machine.SYNCED, machine.UNOBSERVED) and notes.verdict is not None and (
+                    notes.checked, notes.observed_key) == (notes.digest, self.record.key):
+                step = notes.verdict
+            # Two operators with different verdicts do not overwrite each other's without an end.
             self.run.is_told = notes.told == self._find_generation() and (
-                self.external.id in self.run.verdicts or not self.run.handler.conditions)
+                not self.run.handler.conditions or self.run.verdicts.get(self.external.id) == step)
         if not self.run.is_told and step is not machine.REMAINS:
             self._report(step)
         self._show()
@@ -660,7 +670,7 @@ class Journey:
         if step.reason in (machine.MAY_EXIST, 'Immutable'):
             outcome = progression.Outcome(final=True, message=step.message)
         due = math.inf if step.until is None else now.at(step.until)
-        if self.record.phase is Phase.KNOWN:
+        if self.record.phase is Phase.KNOWN and step.reason != machine.WAITING:
             notes.due = due if notes.due is None else min(notes.due, due)
             due = self._find_due(now.mono)
             due = due if due > now.mono else now.mono + FLOOR
@@ -680,8 +690,8 @@ class Journey:
         if self.run.handler.conditions:
             verdicts = self.run.verdicts
             verdicts[self.external.id] = step
-            id, worst = min(
-                verdicts.items(), key=lambda item: list(STATUSES).index(item[1].is_synced))
+            id, worst = min(verdicts.items(), key=lambda item: (
+                item[1].reason != machine.MAY_EXIST, list(STATUSES).index(item[1].is_synced)))
             text = f"{id}: {worst.message}" if verdicts.keys() - {id} else worst.message
             conditions.add(
                 self.run.cause.patch, observed=notes.told, type='Synced',

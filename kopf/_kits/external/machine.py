@@ -73,6 +73,8 @@ class Situation:
     ended: datetime.datetime | None = None
     """When this call has ended without a known result."""
     found: Key | Unseen | None = UNSEEN
+    is_searched: bool = False
+    """Whether it was not found a moment ago."""
     observed: Any = UNSEEN
     is_due: bool = True
     """Whether it may be observed now."""
@@ -118,6 +120,7 @@ SETTLING = Rest(None, 'Settling', "The system can still deny what was done.")
 MISSING = Rest(False, 'Missing', "The system does not have it any more.")
 REMAINS = Rest(False, 'Deleting', "The system still has it.")
 MAY_EXIST = 'MayExist'
+WAITING = 'Waiting'
 
 
 def step(s: Situation) -> Step:
@@ -131,7 +134,7 @@ def step(s: Situation) -> Step:
         return Write(record, "somebody has removed it")
     if s.is_deleting and (s.can.orphans or (phase is Phase.WANTED and not record.keys)):
         return Release()
-    waiting = None if s.waits_for is None else Rest(False, 'Waiting', s.waits_for)
+    waiting = None if s.waits_for is None else Rest(False, WAITING, s.waits_for)
     is_named = s.adopt is not None and s.adopt != record.adopted
     match phase:
         case Phase.CREATING:
@@ -177,12 +180,12 @@ def _resolve(s: Situation) -> Step:
         return Call('create')
     if not can.finds:
         return Write(dataclasses.replace(record, phase=Phase.UNKNOWN), "nobody can tell")
-    if s.found is UNSEEN:
-        return Call('find')
-    if s.found is not None:
-        return Write(know(record, s.found, s.now), "it is found")
     last = s.ended or (record.since or s.now) + datetime.timedelta(seconds=can.timeout)
     quiet = last + datetime.timedelta(seconds=can.consistency)
+    if s.found is UNSEEN and (s.now >= quiet or not s.is_searched):
+        return Call('find')
+    if s.found is not UNSEEN and s.found is not None:
+        return Write(know(record, s.found, s.now), "it is found")
     if s.now < quiet:
         return Rest(None, 'Searching', "It is not found, but it could still appear.", quiet)
     if s.is_deleting:

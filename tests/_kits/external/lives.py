@@ -38,6 +38,10 @@ END = 4000.0
 """When all must be settled."""
 
 
+def make_owner(uid, id):
+    return uid if id == 'account' else f'{uid}/{id}'
+
+
 class Violation(AssertionError):
     """A promise is broken."""
 
@@ -73,8 +77,10 @@ class Cloud(clouds.Cloud):
 class Life:
     """One run, by its seed."""
 
-    def __init__(self, seed, *, system=None, is_replaced=False):
+    def __init__(self, seed, *, system=None, is_replaced=False, is_answered=False, is_paired=False):
         self.rng = random.Random(seed)
+        self.ids = ['account', 'database'] if is_paired else ['account']
+        self.answering = random.Random(seed) if is_answered else None
         self.replacing = random.Random(seed) if is_replaced else None
         self.system = system or SYSTEMS[seed % len(SYSTEMS)]
         self.replaces = self.rng.random() < 0.3
@@ -97,6 +103,9 @@ class Life:
         logs only.
         """
         self.doubles = []
+        self.seen = set()
+        """Which operators have read which records."""
+        self.answered = collections.Counter()
 
     def note(self, text):
         self.story.append(f"{asyncio.get_running_loop().time():9.2f}  {text}")
@@ -136,6 +145,11 @@ class Life:
                 await asyncio.sleep(self.rng.choice([0, 1, 30, 200]))
                 self.start()
 
+    def find_operator(self):
+        task = asyncio.current_task()
+        return next((operator for operator in self.operators
+                     if task in operator.queue._workers.values()), None)
+
     def forget(self, operator):
         for token in [token for token, other in self.received.items() if other is operator]:
             del self.received[token]
@@ -172,20 +186,22 @@ class Life:
         return operator
 
     def declare(self, registry):
+        before = []
+        for id in self.ids:
+            before = [self.declare_one(registry, id, before)]
+
+    def declare_one(self, registry, id, before):
         cloud, life = self.cloud, self
         external = kopf.external(
-            'kopfexamples', id='account', registry=registry, conditions=True,
+            'kopfexamples', id=id, registry=registry, conditions=True, after=before,
             limit=self.limit, consistency=LAG if self.system == 'eventual' else 5.0,
             replace=self.replaces, immutable=['plan'] if self.replaces else [])
 
         def enter():
-            task = asyncio.current_task()
-            for operator in life.operators:
-                if task in operator.queue._workers.values():
-                    life.caller[task] = operator
+            life.caller[asyncio.current_task()] = life.find_operator()
 
         def desire(spec, uid, **_):
-            return {'plan': spec['plan'], 'owner': uid}
+            return {'plan': spec['plan'], 'owner': make_owner(uid, id)}
 
         async def desire_async(**kwargs):
             return desire(**kwargs)
@@ -210,8 +226,12 @@ class Life:
             await cloud.update(key, desired)
 
         @external.delete
-        async def delete(key, **_):
+        async def delete(key, uid, meta, **_):
             enter()
+            later = [make_owner(uid, other) for other in life.ids[life.ids.index(id) + 1:]]
+            left = [thing for thing in cloud.living if thing.content['owner'] in later]
+            if left and 'deletionTimestamp' in meta:
+                life.doubles.append(f"{key} is deleted before {left}")
             await cloud.delete(key)
 
         if self.system in ('findable', 'eventual'):
@@ -219,6 +239,8 @@ class Life:
             async def find(token, **_):
                 enter()
                 return await cloud.find(token)
+
+        return external
 
     # The life.
 
@@ -240,11 +262,18 @@ class Life:
             self.disturb(rng.choice(names))
             if self.replacing is not None and self.replacing.random() < 0.5:
                 await self.replace(self.replacing.choice(names))
+            if self.answering is not None and self.answering.random() < 0.5:
+                await asyncio.sleep(2 * LATE)  # people wait until calls that were lost cannot come
+                self.answer(self.answering.choice(names))
         self.countdown = None
         self.cloud.faults.clear()
         self.api.faults.clear()
         self.cloud.is_down = False
         await asyncio.sleep(END)
+        if self.answering is not None:
+            for name in names:
+                self.answer(name)
+            await asyncio.sleep(END)
         self.check()
         for operator in self.operators:
             await operator.stop()
@@ -253,7 +282,8 @@ class Life:
 
     def make(self, name):
         self.api.create(name, spec={'plan': 'small'})
-        self.uids[self.api.objects[name]['metadata']['uid']] = name
+        for id in self.ids:
+            self.uids[make_owner(self.api.objects[name]['metadata']['uid'], id)] = name
         self.note(f"{name} is made")
 
     def disturb(self, name):
@@ -301,6 +331,9 @@ class Life:
         raw = self.api.objects.get(name)
         if raw is None or 'deletionTimestamp' in raw['metadata'] or not self.operators:
             return  # a finalizer removed from a deleted object is a forced deletion
+        if not all((operator, raw['metadata']['uid'], id) in self.seen
+                   for id in self.ids for operator in self.operators):
+            return  # what was not read yet, cannot be remembered
         countdown, self.countdown = self.countdown, None
         faults, self.api.faults[:] = self.api.faults[:], []
         self.note(f"replace ({name})")
@@ -308,6 +341,22 @@ class Life:
         await asyncio.sleep(CALM)
         self.countdown = countdown
         self.api.faults[:] = faults
+
+    def answer(self, name):
+        """As ``kopf external adopt`` and ``kopf external retry`` after a look at the system."""
+        raw = self.api.objects.get(name)
+        for id in self.ids if raw is not None else ():
+            record = records.read(raw, id)
+            if record is None or record.phase is not records.Phase.UNKNOWN:
+                continue
+            keys = [thing.key for thing in self.cloud.living
+                    if thing.content['owner'] == make_owner(raw['metadata']['uid'], id)
+                    and thing.key not in record.keys]
+            answer = {records.ADOPT: keys[0]} if keys else {records.RETRY: 'yes'}
+            self.note(f"{name} is answered: {id}: {answer}")
+            self.answered[name] += 1
+            self.api.edit({'metadata': {'annotations': {
+                records.make_name(id, key): value for key, value in answer.items()}}}, name)
 
     async def stop(self):
         operator = self.operators.pop()
@@ -326,44 +375,58 @@ class Life:
         owners = collections.defaultdict(list)
         for thing in self.cloud.living:
             owners[thing.content['owner']].append(thing)
-        for uid, things in owners.items():
-            if self.api.objects.get(self.uids[uid], {}).get('metadata', {}).get('uid') != uid:
+        for owner, things in owners.items():
+            raw = self.api.objects.get(self.uids[owner])
+            if raw is None or raw['metadata']['uid'] != owner.partition('/')[0]:
                 raise Violation(f"{len(things)} things are left of an object that is gone")
-        for name, raw in self.api.objects.items():
-            meta = raw['metadata']
-            things = owners[meta['uid']]
-            annotations = meta.get('annotations', {})
-            text = annotations.get('external.kopf.dev/account')
-            record = records.Record() if text is None else records.decode(text)
-            if 'kopf.dev/paused' in annotations:
-                continue
-            if record.phase is records.Phase.UNKNOWN:
-                if self.system != 'neither':
-                    raise Violation("it has stopped, though the system can tell")
-                if record.token in self.received:
-                    raise Violation("the key is lost")
-                conditions = {each['type']: each for each in raw['status']['conditions']}
-                if conditions['Synced']['reason'] != 'MayExist' or (
-                        conditions['Stalled']['status'] != 'True'):
-                    raise Violation("it has stopped, and has not said so")
-                if len(things) > 1 + len(record.previous):
-                    raise Violation(f"{len(things)} things for {name}, which has stopped")
-                continue
-            if 'deletionTimestamp' in meta:
-                raise Violation(f"the deletion of {name} does not end: {record}")
-            if record.phase is not records.Phase.KNOWN or record.previous:
-                raise Violation(f"{name} is not settled: {record}")
-            if [thing.key for thing in things] != [record.key]:
-                raise Violation(f"{len(things)} things for {name}, and the key is {record.key}")
-            if things[0].content['plan'] != raw['spec']['plan']:
-                raise Violation(f"{name} is not as it should be")
+        for name in self.api.objects:
+            is_deleting = 'deletionTimestamp' in self.api.objects[name]['metadata']
+            for id in self.ids[::-1 if is_deleting else 1]:
+                if not self.check_one(name, id, owners):
+                    break  # those after it wait for it
         for call in self.cloud.calls:
             count, per = self.limit.count, self.limit.per
             begun = [other for other in self.cloud.calls
                      if call.time <= other.time < call.time + per - 1e-6]
             fresh = [start for start in self.starts if call.time - per < start < call.time + per]
-            if len(begun) > count * (self.most + len(fresh)):
+            if len(begun) > count * len(self.ids) * (self.most + len(fresh)):
                 raise Violation(f"{len(begun)} calls in {per} seconds at {call.time}")
+
+    def check_one(self, name, id, owners):
+        """Check an external of an object, and tell whether it is settled."""
+        raw = self.api.objects[name]
+        meta = raw['metadata']
+        things = owners[make_owner(meta['uid'], id)]
+        annotations = meta.get('annotations', {})
+        text = annotations.get(records.make_name(id))
+        record = records.Record() if text is None else records.decode(text)
+        if 'kopf.dev/paused' in annotations:
+            return False
+        if text is None and 'deletionTimestamp' in meta and not things and len(self.ids) > 1:
+            return True  # it is gone, or it never was; others are not gone yet
+        if self.answered[name] and record.phase is records.Phase.UNKNOWN:
+            raise Violation(f"the answer for {name} has changed nothing")
+        if record.phase is records.Phase.UNKNOWN:
+            if self.system != 'neither':
+                raise Violation("it has stopped, though the system can tell")
+            if record.token in self.received:
+                raise Violation("the key is lost")
+            conditions = {each['type']: each for each in raw['status']['conditions']}
+            if conditions['Synced']['reason'] != 'MayExist' or (
+                    conditions['Stalled']['status'] != 'True'):
+                raise Violation("it has stopped, and has not said so")
+            if len(things) > 1 + len(record.previous):
+                raise Violation(f"{len(things)} things for {name}, which has stopped")
+            return False
+        if 'deletionTimestamp' in meta:
+            raise Violation(f"the deletion of {name} does not end: {record}")
+        if record.phase is not records.Phase.KNOWN or record.previous:
+            raise Violation(f"{name} is not settled: {record}")
+        if [thing.key for thing in things] != [record.key]:
+            raise Violation(f"{len(things)} things for {name}, and the key is {record.key}")
+        if things[0].content['plan'] != raw['spec']['plan']:
+            raise Violation(f"{name} is not as it should be")
+        return True
 
 
 def run(seed, **options):
@@ -376,6 +439,8 @@ def run(seed, **options):
 
     async def count(journey):
         life.passes += 1
+        life.seen.add((life.find_operator(), journey.run.raw['metadata']['uid'],
+                       journey.external.id))
         if life.passes == MAX_PASSES:
             life.main.cancel()
         return await go(journey)
@@ -399,6 +464,8 @@ def main():
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--seeds', type=int, default=1)
     parser.add_argument('--replace', action='store_true')
+    parser.add_argument('--answer', action='store_true')
+    parser.add_argument('--pair', action='store_true')
     parser.add_argument('--verbose', action='store_true')
     args = parser.parse_args()
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.CRITICAL,
@@ -407,7 +474,8 @@ def main():
         logging.getLogger(name).setLevel(logging.CRITICAL)
     began, failed = time.process_time(), 0
     for seed in range(args.seed, args.seed + args.seeds):
-        life = run(seed, is_replaced=args.replace)
+        life = run(seed, is_replaced=args.replace, is_answered=args.answer,
+                   is_paired=args.pair)
         if life.violation is not None:
             failed += 1
             print(f"{seed} ({life.system}): {life.violation}")

@@ -27,6 +27,24 @@ def test_records_that_people_remove_are_restored_and_announce_nothing(seed):
     assert life.violation is None, life.violation
 
 
+@pytest.mark.parametrize('seed', [*range(10), 252, 358, 482, 487, 655, 757])
+def test_promises_hold_for_two_externals_of_which_one_waits_for_the_other(seed):
+    life = lives.run(seed, is_paired=True)
+    assert life.violation is None, life.violation
+
+
+@pytest.mark.parametrize('seed', [5498, 5839, 6310, 6388])
+def test_two_operators_do_not_overwrite_their_conditions_without_an_end(seed):
+    life = lives.run(seed, is_paired=True, is_replaced=True, is_answered=True)
+    assert life.violation is None, life.violation
+
+
+@pytest.mark.parametrize('seed', range(2, 402, 5))
+def test_the_answers_of_people_settle_what_nobody_else_can_tell(seed):
+    life = lives.run(seed, system='neither', is_answered=True)
+    assert life.violation is None, life.violation
+
+
 @pytest.mark.parametrize('fault', faults.FAULTS, ids=lambda fault: fault.name)
 def test_planted_faults_are_found(fault):
     with planting.planted(fault):

@@ -387,8 +387,10 @@ class Reconcilers(Member):
         """
         handler, problems = upkeep.handler, upkeep.problems
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
-        if handler.conditions and (isinstance(upkeep, Upkeep) or not upkeep.is_told):
-            self._reporter, self._is_reported = self._reporter or handler.id, False
+        if handler.conditions:
+            self._reporter = self._reporter or handler.id
+            if isinstance(upkeep, Upkeep) or not upkeep.is_told:
+                self._is_reported = False
         self._note_problems(handler.id, conditions.Problems(tuple(problems), outcome.final))
         if is_last and not self._is_reported:
             self._report(patch)
