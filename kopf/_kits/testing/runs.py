@@ -355,7 +355,7 @@ class Run:
         self.is_abandoned = True
         self.problems.append(
             f"It has not ended in {self.setup.real_limit:g} seconds of real time. "
-            f"{waiting.describe(inflight.Calls(), self.loop)}")
+            f"{self.loop.describe_time()} {waiting.describe(inflight.Calls(), self.loop)}")
         while not over.is_set():
             reaction = threading.Event()
             self.loop.call_soon_threadsafe(self._abandon, reaction)

@@ -164,6 +164,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 future.set_result(None)
         return bool(due)
 
+    def describe_time(self) -> str:
+        """Say what the time is, and what holds it: in an error of a test that takes too long."""
+        selector: Any = self._selector  # type: ignore[attr-defined]
+        counts = {
+            "threads or processes": self.holds, "threads of handlers": len(self._calls),
+            "connections or files of other programs": len(selector.foreign),
+            "blocks without time": self.blocks}
+        held = [f"{count} {what}" for what, count in counts.items() if count]
+        return f"The virtual time is {self._now:g}, and {', '.join(held) or 'nothing'} held it."
+
     def remind(self) -> None:
         """Wake up the callers of `wait_idle` also while threads work: the time goes on."""
         if self.get_hold():
@@ -404,7 +414,8 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._loop = loop
         self._own: set[int] = set()
-        self._foreign: set[int] = set()
+        self.foreign: set[int] = set()
+        """The files that are neither listening sockets nor what wakes up the loop."""
         self._active = 0.0
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -412,13 +423,13 @@ class _Selector(selectors.DefaultSelector):
         if not self._own or _is_listening(key.fd):
             self._own.add(key.fd)  # the first file is the socket that wakes up the loop
         else:
-            self._foreign.add(key.fd)
+            self.foreign.add(key.fd)
             self._active = time.monotonic()
         return key
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
         key = super().unregister(fileobj)
-        self._foreign.discard(key.fd)
+        self.foreign.discard(key.fd)
         if key.fd in self._own and len(self._own) > 1:
             self._own.discard(key.fd)
         return key
@@ -438,7 +449,7 @@ class _Selector(selectors.DefaultSelector):
             if timeout is not None:
                 self._loop.jump(timeout)
                 return []
-        limit = hold or (PATIENCE if self._foreign else math.inf)
+        limit = hold or (PATIENCE if self.foreign else math.inf)
         limit = limit if timeout is None else min(timeout, limit)
         ready = super().select(limit if limit < math.inf else None)
         if ready:
@@ -449,9 +460,9 @@ class _Selector(selectors.DefaultSelector):
 
     def _is_waiting(self) -> bool:
         """Whether to wait in real time: a foreign file is not a socket, or was active recently."""
-        return bool(self._foreign) and (
+        return bool(self.foreign) and (
             time.monotonic() - self._active < PATIENCE
-            or not all(_is_connection(fd) for fd in self._foreign))
+            or not all(_is_connection(fd) for fd in self.foreign))
 
 
 class _Flag(threading.Event):

@@ -378,7 +378,8 @@ def test_a_run_has_a_limit_of_real_time(crd, threaded, monkeypatch):
             testing.explore(scenario, registry=registry, load=[crd], real_limit=5)
     finally:
         released.set()
-    assert "It has not ended in 5 seconds of real time." in str(found.value)
+    assert "It has not ended in 5 seconds of real time. The virtual time is " in str(found.value)
+    assert f"{'1 threads of handlers' if threaded else 'nothing'} held it." in str(found.value)
     assert ' block()' in str(found.value)
 
 
