@@ -10,6 +10,7 @@ by which they can be filtered:
 """
 
 import asyncio
+import contextlib
 import enum
 import logging
 import os
@@ -191,15 +192,40 @@ class KopfStreamHandler(logging.StreamHandler[Any]):
     The handler that is added by `configure`. The class distinguishes it from all other handlers.
     """
 
+    _status = ''
+    """The line that is shown below the log, at a terminal."""
+
     def emit(self, record: logging.LogRecord) -> None:
         # As in the parent class, but `flush()` would take the lock, which is already taken here.
         try:
-            self.stream.write(self.format(record) + self.terminator)
+            text = self.format(record) + self.terminator
+            self.stream.write(f'{_ERASE}{text}{self._status}' if self._status else text)
             self.stream.flush()
         except RecursionError:
             raise
         except Exception:
             self.handleError(record)
+
+    def show_status(self, text: str) -> None:
+        """Show a line below the log, instead of the previous such line."""
+        with self.lock or contextlib.nullcontext():
+            width = os.get_terminal_size(self.stream.fileno()).columns or 80
+            self._status = text[:width - 1]  # a broken line could not be erased
+            self.stream.write(f'{_ERASE}{self._status}')
+            self.stream.flush()
+
+
+_ERASE = '\r\x1b[K'
+"""Returns to the beginning of the line, and erases it."""
+
+
+def find_terminal() -> KopfStreamHandler | None:
+    """Find the handler of the log that goes to a terminal; None if the log goes elsewhere."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, KopfStreamHandler) and (
+                handler.stream.isatty() and os.environ.get('TERM') != 'dumb'):
+            return handler
+    return None
 
 
 def configure(

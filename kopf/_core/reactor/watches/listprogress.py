@@ -1,18 +1,28 @@
 """
 Progress of the first lists, and of filling the indices: how many objects have arrived.
 
-It is logged from time to time.
+On a terminal, it is a line below the log, which changes all the time. Elsewhere, it is logged from
+time to time.
 """
 import asyncio
 import collections
 import logging
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Protocol
 
-from kopf._cogs.aiokits import alarms
+from kopf._core.actions import loggers
 
 INTERVALS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """The delays (seconds) between the log messages. The last delay is repeated."""
+
+PATIENCE = 0.5
+"""How long (seconds) nothing is shown on a terminal: most lists are quicker."""
+
+REFRESH = 0.2
+"""How often (seconds) the line on a terminal is shown anew."""
+
+BAR = 24
+"""The length of the bar on a terminal, in characters."""
 
 
 class Listed(Protocol):
@@ -37,61 +47,86 @@ class ListProgress:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._observed: dict[Hashable, tuple[str, Listed]] = {}
-        self._alarm = alarms.Alarm(self._report)
+        self._timer: asyncio.TimerHandle | None = None
         self._logged = 0
 
     def observe(self, key: Hashable, title: str, listed: Listed) -> None:
         """Report the progress of the list, if it is a first one, under this title."""
-        if not self._observed:
-            self._logged = 0
         self._observed[key] = title, listed
-        self._set_alarm()
+        if self._timer is None:
+            self._logged = 0
+            self._set_timer(PATIENCE)
 
     def forget(self, key: Hashable) -> None:
         self._observed.pop(key, None)
 
     def close(self) -> None:
-        self._alarm.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            if (terminal := loggers.find_terminal()) is not None:
+                terminal.show_status('')
 
-    def _set_alarm(self) -> None:
-        interval = INTERVALS[min(self._logged, len(INTERVALS) - 1)]
-        self._alarm.set(asyncio.get_running_loop().time() + interval)
+    def _set_timer(self, on_terminal: float) -> None:
+        interval = on_terminal if loggers.find_terminal() is not None else (
+            INTERVALS[min(self._logged, len(INTERVALS) - 1)])
+        self._timer = asyncio.get_running_loop().call_later(interval, self._report)
 
-    def _report(self, _: float) -> None:
+    def _report(self) -> None:
+        self._timer = None
         self._observed = {
             key: (title, listed) for key, (title, listed) in self._observed.items()
             if listed.listing is not None or listed.filling is not None}
-        lists, indices = list[_Count](), list[_Count]()
-        for title, listed in self._observed.values():
-            if listed.listing is not None:
-                lists.append((title, listed.listing, listed.expected))
-            elif listed.filling is not None:
-                indices.append((title, *listed.filling))
-        if text := _sum_up(lists):
-            self._logger.info(f"Listing is in progress: {text} so far.")
-        if text := _sum_up(indices):
-            self._logger.info(f"Filling of the indices is in progress: {text}.")
+        lists, indices = self._collect()
+        terminal = loggers.find_terminal()
+        if terminal is not None:
+            terminal.show_status('  '.join([
+                *(f"Listing {shown.draw(title)}" for title, shown in lists.items()),
+                *(f"Indexing {shown.draw(title)}" for title, shown in indices.items())]))
+        else:
+            if lists:
+                self._logger.info(f"Listing is in progress: {_join(lists)} so far.")
+            if indices:
+                self._logger.info(f"Filling of the indices is in progress: {_join(indices)}.")
         if self._observed:
             self._logged += 1
-            self._set_alarm()
+            self._set_timer(REFRESH)
+
+    def _collect(self) -> tuple['dict[str, _Count]', 'dict[str, _Count]']:
+        """Sum up the lists and the indices by titles, without those that have not begun."""
+        lists: dict[str, _Count] = collections.defaultdict(_Count)
+        indices: dict[str, _Count] = collections.defaultdict(_Count)
+        for title, listed in self._observed.values():
+            if listed.listing is not None:
+                lists[title].add(listed.listing, listed.expected)
+            elif listed.filling is not None:
+                indices[title].add(*listed.filling)
+        return ({title: count for title, count in lists.items() if count.done},
+                {title: count for title, count in indices.items() if count.total})
 
 
-_Count = tuple[str, int, int | None]
-"""A title, how many objects are done, and of how many; the latter can be unknown."""
+class _Count:
+    """How many objects are done, and of how many; the latter can be unknown."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total: int | None = 0
+
+    def add(self, done: int, total: int | None) -> None:
+        self.done += done
+        self.total = None if total is None or self.total is None else self.total + total
+
+    def describe(self, title: str) -> str:
+        return f"{self.done} {title}" if self.total is None else (
+            f"{self.done} of {max(self.done, self.total)} {title}")
+
+    def draw(self, title: str) -> str:
+        if not self.total:
+            return self.describe(title)
+        share = min(1.0, self.done / self.total)
+        bar = ('█' * int(share * BAR)).ljust(BAR, '░')
+        return f"{title} {bar} {share:.0%}, {self.done} of {max(self.done, self.total)}"
 
 
-def _sum_up(counts: Iterable[_Count]) -> str:
-    """Sum up the counts by titles, without those that have not begun."""
-    done = collections.Counter[str]()
-    total: dict[str, int | None] = {}
-    for title, number, expected in counts:
-        done[title] += number
-        known = total.get(title, 0)
-        total[title] = None if expected is None or known is None else known + expected
-    texts: list[str] = []
-    for title, expected in total.items():
-        if expected is not None and (done[title] or expected):
-            texts.append(f"{done[title]} of {max(done[title], expected)} {title}")
-        elif done[title]:
-            texts.append(f"{done[title]} {title}")
-    return ', '.join(texts)
+def _join(counts: 'dict[str, _Count]') -> str:
+    return ', '.join(count.describe(title) for title, count in counts.items())
