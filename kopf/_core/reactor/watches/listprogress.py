@@ -10,6 +10,7 @@ import logging
 from collections.abc import Hashable
 from typing import Protocol
 
+from kopf._cogs.aiokits import alarms
 from kopf._core.actions import loggers
 
 INTERVALS = (5.0, 10.0, 20.0, 40.0, 60.0)
@@ -47,33 +48,30 @@ class ListProgress:
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._observed: dict[Hashable, tuple[str, Listed]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = alarms.Alarm(lambda _: self._report())
         self._logged = 0
 
     def observe(self, key: Hashable, title: str, listed: Listed) -> None:
         """Report the progress of the list, if it is a first one, under this title."""
-        self._observed[key] = title, listed
-        if self._timer is None:
+        if not self._observed:
             self._logged = 0
-            self._set_timer(PATIENCE)
+            self._set_alarm(PATIENCE)
+        self._observed[key] = title, listed
 
     def forget(self, key: Hashable) -> None:
         self._observed.pop(key, None)
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            if (terminal := loggers.find_terminal()) is not None:
-                terminal.show_status('')
+        self._alarm.cancel()
+        if (terminal := loggers.find_terminal()) is not None:
+            terminal.show_status('')
 
-    def _set_timer(self, on_terminal: float) -> None:
+    def _set_alarm(self, on_terminal: float) -> None:
         interval = on_terminal if loggers.find_terminal() is not None else (
             INTERVALS[min(self._logged, len(INTERVALS) - 1)])
-        self._timer = asyncio.get_running_loop().call_later(interval, self._report)
+        self._alarm.set(asyncio.get_running_loop().time() + interval)
 
     def _report(self) -> None:
-        self._timer = None
         self._observed = {
             key: (title, listed) for key, (title, listed) in self._observed.items()
             if listed.listing is not None or listed.filling is not None}
@@ -90,7 +88,7 @@ class ListProgress:
                 self._logger.info(f"Filling of the indices is in progress: {_join(indices)}.")
         if self._observed:
             self._logged += 1
-            self._set_timer(REFRESH)
+            self._set_alarm(REFRESH)
 
     def _collect(self) -> tuple['dict[str, _Count]', 'dict[str, _Count]']:
         """Sum up the lists and the indices by titles, without those that have not begun."""
