@@ -106,8 +106,7 @@ def asap(
         return handlers
     if state.retries_of(handlers[0].id) == 0:  # usually; no other handler can have fewer
         return handlers[:1]
-    retries = [state.retries_of(handler.id) for handler in handlers]
-    return [handlers[retries.index(min(retries))]]
+    return [min(handlers, key=lambda handler: state.retries_of(handler.id))]
 
 
 _default_lifecycle: LifeCycleFn = asap

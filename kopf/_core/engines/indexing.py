@@ -198,8 +198,10 @@ class OperatorIndexers(dict[str, OperatorIndex]):
                 if state.success:
                     self._failures.pop(key, None)
                     present.add(handler.id)
-                    if outcome.result is not None:
-                        self[handler.id].replace(uid, _get_values(outcome.result))
+                    result = outcome.result  # also of a subclass of dict, it is one value
+                    if result is not None:
+                        self[handler.id].replace(
+                            uid, result if type(result) is dict else {None: result})
                 else:
                     self._failures[key] = state
             if not state.finished:
@@ -208,13 +210,3 @@ class OperatorIndexers(dict[str, OperatorIndex]):
             if handler.id not in present:
                 self[handler.id].discard(uid)
         return min(due, default=None)
-
-
-def _get_values(result: object) -> Mapping[Any, Any]:
-    """
-    Get the values by keys from the result of an indexing handler.
-
-    Only a plain dict is a mapping of keys to values. Any other result, also of a subclass of dict,
-    is one value under the key None.
-    """
-    return result if type(result) is dict else {None: result}

@@ -137,8 +137,8 @@ class Handler:
         """
         Of several handlers with the same key that match a cause, only the first one is called.
         """
-        fn = self.fn  # it can be an object that is called, e.g. of a dataclass
-        return fn if isinstance(fn, Hashable) else id(fn), self.id
+        # The function can be an object that is called, e.g. of a dataclass.
+        return self.fn if isinstance(self.fn, Hashable) else id(self.fn), self.id
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -190,8 +190,7 @@ class ResourceHandler(Handler):
 
         What the function does not name, it hardly changes: copying that would take time in vain.
         """
-        fn = inspect.unwrap(self.fn) if inspect.isroutine(self.fn) else None
-        code = getattr(fn, '__code__', None)
+        code = getattr(inspect.unwrap(self.fn), '__code__', None)
         return OWNED if code is None else [name for name in OWNED if name in code.co_varnames]
 
     @functools.cached_property

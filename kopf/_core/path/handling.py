@@ -34,8 +34,6 @@ from kopf._core.actions import (
 from kopf._core.intents import causes, filters, handlererrors, handlers, pauses
 from kopf._core.path import objects, saving, switches
 
-FORBIDDEN = "the operator may not remove the finalizer"
-
 FORBIDDEN_PAUSE = 600.0
 """After how long (seconds) to try again to remove the finalizer of an object in deletion."""
 
@@ -388,7 +386,7 @@ class Handling:
                         f"The finalizer {self.env.settings.persistence.finalizer!r} stays on this "
                         f"object, and on other {resource}: no handler needs it, but this operator "
                         f"may not remove it. Nothing more is said about that. {e}")
-        self.rest(decisions.Nothing(FORBIDDEN))
+        self.rest(decisions.Nothing("the operator may not remove the finalizer"))
         if self.view.deleting and not self._switch.is_stopping:
             self.item.inbox.keep(self.saver.raw)
             self._alarms.sleep(self.item, self.env.clock.mono() + FORBIDDEN_PAUSE)

@@ -53,11 +53,8 @@ def choose(failures: Iterable[BaseException]) -> BaseException | None:
 
     An admission error comes first: its message and code are meant for the user.
     """
-    return min(failures, key=_rank, default=None)
-
-
-def _rank(failure: BaseException) -> int:
-    return next(rank for rank, cls in enumerate(_PRECEDENCE) if isinstance(failure, cls))
+    return min(failures, default=None, key=lambda failure: next(
+        rank for rank, cls in enumerate(_PRECEDENCE) if isinstance(failure, cls)))
 
 
 def describe(failure: BaseException) -> reviews.ResponseStatus:

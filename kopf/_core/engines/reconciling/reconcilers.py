@@ -187,7 +187,8 @@ class Reconcilers(Member):
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         self._observed = conditions.observe(self.host.resource, raw)
-        content = _digest(raw)
+        content = hash(json.dumps([  # what people declare: generations can count statuses, too
+            value for key, value in raw.items() if key not in ('metadata', 'status')]))
         self.is_edited = self._reconciled not in (None, content)
         limits = Limits(is_paused, is_stopped)
         try:
@@ -537,12 +538,6 @@ class Reconcilers(Member):
         context = self._hub.context
         logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=context.settings)
         return application.Target(self._client, self.host.resource, logger, context.observer)
-
-
-def _digest(raw: bodies.RawBody) -> int:
-    """Make a digest of what people declare; the generation can count changes of the status, too."""
-    return hash(json.dumps([
-        value for key, value in raw.items() if key not in ('metadata', 'status')]))
 
 
 def _show(handler: handlers.ExternalHandler, raw: bodies.RawBody) -> Any:

@@ -96,7 +96,8 @@ class Division(coordination.Coordination):
         key = resource, namespace
         distributor = self._distributors.setdefault(key, Distributor(self, key, served))
         distributor.serve(key, served)
-        complete = _narrow(served)
+        complete = registries.ResourceHandlers(
+            indexing=tuple(handler for handler in served.indexing if not handler.sharded))
         if complete.indexing:
             self.indices.open(resource, namespace, complete)
         else:
@@ -127,20 +128,11 @@ class Division(coordination.Coordination):
 
     def _is_for(self, distributor: 'Distributor', shard: shardworks.Shard) -> bool:
         """Whether there can be objects of the shard which are for more than complete indices."""
-        return _are_for_shards(distributor.served) and (
-            self.partition.find_only(distributor.key[1]) in (None, shard.grant.shard))
-
-
-def _narrow(served: registries.ResourceHandlers) -> registries.ResourceHandlers:
-    return registries.ResourceHandlers(
-        indexing=tuple(handler for handler in served.indexing if not handler.sharded))
-
-
-def _are_for_shards(served: registries.ResourceHandlers) -> bool:
-    """Whether there is more than complete indices. Admission handlers use the memos of objects."""
-    return bool(
-        served.watching or served.spawning or served.changing or served.reconciling
-        or served.webhooks or any(handler.sharded for handler in served.indexing))
+        served = distributor.served  # admission handlers use the memos of objects
+        return bool(
+            served.watching or served.spawning or served.changing or served.reconciling
+            or served.webhooks or any(handler.sharded for handler in served.indexing)
+        ) and self.partition.find_only(distributor.key[1]) in (None, shard.grant.shard)
 
 
 class Distributor:

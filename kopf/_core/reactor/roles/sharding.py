@@ -66,12 +66,10 @@ class Sharding(divisions.Division):
             name='kopf-sharding', settings=settings, vault=vault,
             assign=lambda client: participations.Participation(
                 client, group=self._group, settings=settings.leadership, own=self._own,
-                on_change=self._outpost.notify, get_busy=self._get_busy),
+                on_change=self._outpost.notify, get_busy=lambda: frozenset(
+                    shard for shard, item in list(self.held.items()) if item.is_busy)),
             on_change=self._changed.set, on_end=self._own.tenure.end)
         self._outpost.start()
-
-    def _get_busy(self) -> Collection[int]:
-        return frozenset(shard for shard, item in list(self.held.items()) if item.is_busy)
 
     @property
     def ending(self) -> Collection[shardworks.Shard]:
