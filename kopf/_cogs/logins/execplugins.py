@@ -82,7 +82,8 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
             [command, *args], env=env, timeout=TIMEOUT, check=False, stdout=subprocess.PIPE,
             stdin=None if interactive else subprocess.DEVNULL)
     except FileNotFoundError:
-        raise _make_error(command, f"is not found.{hint}") from None
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} is not found.{hint}") from None
     except subprocess.TimeoutExpired:
         raise _make_error(command, f"has not finished in {TIMEOUT:g}s.") from None
     except (OSError, ValueError) as e:

@@ -91,13 +91,15 @@ class Saver:
         env, item = self.env, self.item
         return application.Target(
             env.client, item.resource, self.logger, env.observer,
-            # Another process could have handled the object since the known state.
-            application.Fence(lambda: not item.is_confirmed or self.is_shared(),
-                              self._judge_met, self.ledger, item.confirm))
+            application.Fence(self._is_doubtful, self._judge_met, self.ledger, item.confirm))
 
     def is_shared(self) -> bool:
         """Whether another operator could have begun to handle the object."""
         return self._switch.check_shared(self.pauses)
+
+    def _is_doubtful(self) -> bool:
+        """Whether another process could have handled the object since the known state."""
+        return not self.item.is_confirmed or self.is_shared()
 
     def _judge_met(self, known: bodies.RawBody, newest: bodies.RawBody) -> claims.Verdict:
         """Judge a state that a write to the known one has met."""

@@ -425,7 +425,8 @@ def test_an_exploration_ends_with_the_first_run_that_takes_too_long(crd):
     finally:
         released.set()
     assert "1 of 1 runs" in str(found.value)
-    assert "It has not ended in 5 seconds of real time. Tasks: " in str(found.value)
+    assert "It has not ended in 5 seconds of real time. The virtual time is " in str(found.value)
+    assert "1 threads of handlers held it. Tasks: " in str(found.value)
     assert "configmaps" not in str(found.value)
 
 

@@ -103,7 +103,7 @@ async def test_handlers_get_the_resource_of_the_object(registry, api_version, ki
         return resource.api_version, resource.plural, resource.namespaced
 
     done = await testing.invoke(fn, {'apiVersion': api_version, 'kind': kind}, registry=registry)
-    assert done.result == (api_version, plural, True)
+    assert done.result == [api_version, plural, True]  # as it is stored
     found = testing.explain({'apiVersion': api_version, 'kind': kind}, registry=registry)
     assert found.handlers[0].is_called
 
