@@ -30,7 +30,7 @@ PATIENCE = 60.0
 class Loop(seeded.SeededLoop):
     """The loop of these threads. It waits for them while they run, so they never hold its time."""
 
-    def hold_for(self, future: 'asyncio.Future[Any]', call: object) -> None:
+    def hold_for(self, running: 'concurrent.futures.Future[Any]', call: object) -> None:
         pass
 
     def make_flag(self) -> None:

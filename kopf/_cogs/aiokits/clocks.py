@@ -69,11 +69,11 @@ def stand_still() -> contextlib.AbstractContextManager[object]:
     return found
 
 
-def hold_for(future: 'asyncio.Future[Any]', call: object) -> None:
+def hold_for(running: 'concurrent.futures.Future[Any]', call: object) -> None:
     """Let no time pass while a thread works on this call, if the time of the loop is virtual."""
     hold = getattr(asyncio.get_running_loop(), 'hold_for', None)
     if hold is not None:
-        hold(future, call)
+        hold(running, call)
 
 
 def wait_in_thread(

@@ -56,7 +56,7 @@ async def _invoke_in_thread(
     context.run(inflight.call_var.set, call)
     running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs), call)
     future = asyncio.wrap_future(running)
-    clocks.hold_for(future, call)
+    clocks.hold_for(running, call)
     while not future.done():
         try:
             await asyncio.wait([future])

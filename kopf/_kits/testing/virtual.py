@@ -194,7 +194,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(  # type: ignore[override]
             self, executor: Any, func: Any, *args: Any) -> 'asyncio.Future[Any]':
-        future = super().run_in_executor(executor, func, *args)
+        # If the thread is quick, its result is noted in this context.
+        future = contextvars.Context().run(super().run_in_executor, executor, func, *args)
         self.holds += 1
         future.add_done_callback(self._release, context=contextvars.Context())
         return future
@@ -214,14 +215,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     # The threads of handlers. What is noted about them must not depend on whether their processes
     # are killed, so it has a context of its own. The timers do: these threads are not woken up.
 
-    def hold_for(self, future: 'asyncio.Future[Any]', call: inflight.Call) -> None:
+    def hold_for(self, running: 'Work[Any]', call: inflight.Call) -> None:
         """Hold the time until the call in a thread is done, except while it waits for the loop."""
-        def forget(_: object) -> None:
+        def forget() -> None:
             self._calls.pop(call, None)
             self._cancelled.pop(call, None)
 
+        def tell(_: object) -> None:
+            if not self.is_closed():
+                self.call_soon_threadsafe(forget, context=contextvars.Context())
+
         self._calls[call] = time.monotonic()
-        future.add_done_callback(forget, context=contextvars.Context())
+        running.add_done_callback(tell)
 
     def wait_in_thread(self, work: 'Work[Any]', timeout: float | None) -> float | None:
         """

@@ -1,10 +1,12 @@
 import asyncio
+import concurrent.futures
 import contextlib
 import socket
 import threading
 
 import pytest
 
+from kopf._core.actions import inflight
 from kopf._kits.testing.processes import Process, ProcessLoop
 
 
@@ -76,6 +78,38 @@ def test_another_process_can_listen_at_the_port_of_a_killed_one(serve):
             await loop.sock_connect(client, ('127.0.0.1', port))
         close()  # when the killed process is buried
         close_other()
+
+    with asyncio.Runner(loop_factory=ProcessLoop) as runner:
+        runner.run(main())
+
+
+class QuickExecutor(concurrent.futures.Executor):
+    """Each call has ended before the loop awaits it, as in a thread that is quick."""
+
+    def submit(self, fn, /, *args, **kwargs):
+        future = concurrent.futures.Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@pytest.mark.parametrize('is_of_handler', [True, False])
+def test_quick_threads_of_a_killed_process_do_not_hold_the_time(is_of_handler):
+    async def main():
+        loop = asyncio.get_running_loop()
+        process = Process('killed', loop)
+
+        def start():
+            if not is_of_handler:
+                return loop.run_in_executor(QuickExecutor(), int)
+            running = QuickExecutor().submit(int)
+            future = asyncio.wrap_future(running)
+            loop.hold_for(running, inflight.Call(None, {}, None))
+            return future
+
+        process.run(start)
+        process.kill()
+        await asyncio.sleep(1)
+        assert loop.get_hold() == 0
 
     with asyncio.Runner(loop_factory=ProcessLoop) as runner:
         runner.run(main())
