@@ -23,6 +23,18 @@ class SeededProcess(processes.Process):
         """Whether the task was started in this process."""
         return any(task is own for own in self._tasks)
 
+    def link(self, near: pipes.Pipe) -> None:
+        late = [pipe for pipe in self._links
+                if pipe.is_closing() and isinstance(pipe.other, LatePipe) and pipe.other._incoming]
+        super().link(near)
+        self._links += late
+
+    def lose_sent(self) -> None:
+        """Lose what is still on its way, also through the connections that are closed already."""
+        for pipe in self._links:
+            if isinstance(pipe.other, LatePipe):
+                pipe.other.discard()
+
     def kill(self, *, lossy: bool = False) -> None:
         """End the process. If it is ``lossy``, what it has sent is lost, as at a loss of a node."""
         for pipe in self._links if lossy else ():

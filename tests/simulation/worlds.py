@@ -264,9 +264,11 @@ class Life(threads.Host):
         await running.run_tasks(roots, ignored=_Others(self))
 
     def kill(self, *, lossy: bool = False) -> None:
-        # What cannot be sent now, must not come when another replica leads.
-        is_cut = self.cut_until > self.loop.time()
-        super().kill(lossy=lossy or (is_cut and self._world.is_electing))
+        super().kill(lossy=lossy or self._is_isolated())
+
+    def _is_isolated(self) -> bool:
+        """Whether what cannot be sent now, must not come later, when another replica leads."""
+        return self._world.is_electing and self.cut_until > self.loop.time()
 
     async def stop(self) -> None:
         """Stop as by a signal."""
@@ -282,6 +284,8 @@ class Life(threads.Host):
             return
         if not self.task.done() or self.threads:
             raise Violation('clean shutdown', f"{self.name} has not left in {EXIT_LIMIT:g}s")
+        if self._is_isolated():
+            self.lose_sent()
         self.alive = False
 
 
