@@ -78,9 +78,10 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
         raise _make_error(command, "has wrong arguments, variables, or extensions of its cluster "
                                    "in the kubeconfig.") from None
     try:
-        done = subprocess.run(  # what it says to people goes to stderr, as with kubectl
+        done = subprocess.run(
             [command, *args], env=env, timeout=TIMEOUT, check=False, stdout=subprocess.PIPE,
-            stdin=None if interactive else subprocess.DEVNULL)
+            stdin=None if interactive else subprocess.DEVNULL,
+            stderr=None if interactive else subprocess.DEVNULL)  # a log must have no secrets
     except FileNotFoundError:
         raise credentials.LoginError(
             f"The credential plugin {command!r} is not found.{hint}") from None
