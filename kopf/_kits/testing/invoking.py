@@ -41,8 +41,8 @@ class Invocation:
     """
     The outcome of one call of a handler, see `kopf.testing.invoke`.
 
-    ``result`` is what the handler has returned, ``log`` are the messages of the log, and ``memo``
-    is the memo that the handler got.
+    ``result`` is what the handler has returned, as it is stored: for example, tuples are lists.
+    ``log`` are the messages of the log, and ``memo`` is the memo that the handler got.
     """
 
     result: Any

@@ -39,10 +39,11 @@ def test_two_operators_do_not_overwrite_their_conditions_without_an_end(seed):
     assert life.violation is None, life.violation
 
 
-@pytest.mark.parametrize('seed', range(2, 402, 5))
+@pytest.mark.parametrize('seed', [97, 127, 487, 652, 742, 977, 987, 1037, 1377, 1547, 1557])
 def test_the_answers_of_people_settle_what_nobody_else_can_tell(seed):
     life = lives.run(seed, system='neither', is_answered=True)
     assert life.violation is None, life.violation
+    assert life.answered.total()
 
 
 @pytest.mark.parametrize('fault', faults.FAULTS, ids=lambda fault: fault.name)

@@ -118,7 +118,6 @@ class Member:
         """Run when the object is processed: it has changed."""
         self._is_triggered = self._is_asked = True
 
-
     def note_application(self) -> None:
         """Note that a child is applied."""
         self._has_applied = True
