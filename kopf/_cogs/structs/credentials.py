@@ -228,7 +228,7 @@ class ConnectionInfo(_Endpoint):
                 private_key = os.path.join(folder, 'tls.key')
                 _write(private_key, _as_pem(self.private_key_data, 'private key'))
             assert certificate is not None
-            context.load_cert_chain(certificate, private_key, _refuse_encryption)
+            context.load_cert_chain(certificate, private_key, refuse_encryption)
         return context
 
     def _read_token(self) -> str | None:
@@ -323,8 +323,14 @@ def _write(path: str, content: bytes) -> None:
         file.write(content)
 
 
-def _refuse_encryption() -> str:
-    # Otherwise, OpenSSL would ask for the password at the terminal, and block the event loop.
+def refuse_encryption() -> str:
+    """
+    Take the place of the password of a private key, if there is none.
+
+    Otherwise, OpenSSL would ask for the password at the terminal, and block the event loop.
+
+    :raises ValueError: always: the key is encrypted.
+    """
     raise ValueError("The private key is encrypted. Decrypt it: openssl pkey -in FILE -out FILE")
 
 

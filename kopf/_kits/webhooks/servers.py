@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from kopf._cogs.helpers import files
-from kopf._cogs.structs import reviews
+from kopf._cogs.structs import credentials, reviews
 from kopf._kits import siblings
 from kopf._kits.webhooks import certificates, httpreviews
 from kopf._kits.webhooks.certificates import StrPath
@@ -210,7 +210,8 @@ class WebhookServer(WebhookContextManager):
             for path in (self.certfile, self.pkeyfile):
                 if path is not None:
                     os.stat(path)  # its error names the file, unlike that of the context
-            context.load_cert_chain(self.certfile, self.pkeyfile, self.password)
+            context.load_cert_chain(
+                self.certfile, self.pkeyfile, self.password or credentials.refuse_encryption)
         verifying = self.verify_cafile or self.verify_capath or self.verify_cadata
         if verifying:
             context.load_verify_locations(

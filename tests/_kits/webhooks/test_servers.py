@@ -112,6 +112,13 @@ async def test_passwords_are_for_given_and_for_made_keys(serve, fn, tmp_path):
     assert await ask(get_port(config), build_request(), context=context) == 200
 
 
+async def test_encrypted_keys_without_a_password_are_refused_and_nobody_is_asked(serve, tmp_path):
+    pair = tmp_path / 'pair.pem'
+    pair.write_bytes(b''.join(kopf.WebhookServer.build_certificate(['127.0.0.1'], 'secret')))
+    with pytest.raises(ValueError, match="The private key is encrypted"):
+        await serve(kopf.WebhookServer(addr='127.0.0.1', port=0, certfile=pair))
+
+
 async def test_authorities_are_told_and_dumped(serve, tmp_path):
     dump, cafile = tmp_path / 'dump.pem', tmp_path / 'ca.pem'
     config = await serve(kopf.WebhookServer(addr='127.0.0.1', port=0, cadump=dump))
