@@ -106,7 +106,8 @@ class External(driving.Declaration):
         """
         with contextlib.suppress(ValueError):  # the external complains
             record = records.read(body, self.id)
-            return None if record is None else record.key
+            if record is not None and record.phase is not records.Phase.UNKNOWN:
+                return record.key
         return None
 
     def find_fault(self, others: Iterable[handlers.Origin]) -> str | None:

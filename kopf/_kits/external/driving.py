@@ -309,8 +309,9 @@ class Journey:
         raw, notes = self.run.raw, self.notes
         try:
             record = None if raw is None else records.read(raw, self.external.id)
+            if raw is not None:
+                notes.record = record or notes.record or records.recover(raw, self.external.id)
             self.is_lost = record is None and notes.record is not None
-            notes.record = notes.record if record is None else record
             self.record = records.Record() if raw is None else notes.record or records.Record()
         except ValueError as e:
             self._complain(str(e))

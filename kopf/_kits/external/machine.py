@@ -156,7 +156,8 @@ def step(s: Situation) -> Step:
         case Phase.WANTED:
             return waiting or _announce(s)
         case Phase.UNKNOWN if s.is_retry:
-            return Write(dataclasses.replace(record, phase=Phase.WANTED), "somebody says so")
+            return Write(
+                dataclasses.replace(record, phase=Phase.WANTED, key=None), "somebody says so")
         case Phase.UNKNOWN:
             return Rest(None, MAY_EXIST, f"It {record.doubt}.")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import conventions
+from kopf._cogs.structs import dicts
 
 PREFIX = 'external.kopf.dev'
 """The prefix of the annotations. It is marked as Kopf's, so no handler of changes sees them."""
@@ -85,8 +86,12 @@ class Record:
     @property
     def doubt(self) -> str:
         """What makes people be asked, in the phase `UNKNOWN`."""
-        return f"may exist by the token {self.token}" if self.token is not None else (
-            f"was adopted by the key {self.adopted}, which the system does not have")
+        if self.token is not None:
+            return f"may exist by the token {self.token}"
+        if self.adopted is not None:
+            return f"was adopted by the key {self.adopted}, which the system does not have"
+        place = "" if self.key is None else f" by the key {self.key}"
+        return f"may exist{place}, and its record was removed while no operator ran"
 
     def drop(self, key: Key) -> 'Record':
         """Forget a thing that is gone."""
@@ -144,6 +149,18 @@ def read(raw: Mapping[str, Any], id: str) -> Record | None:
     return None if record is None or record.of not in (None, name_object(raw)) else record
 
 
+def recover(raw: Mapping[str, Any], id: str) -> Record | None:
+    """Conclude from the status that there was a record, which nobody remembers; None if not."""
+    shown = dicts.resolve(raw, ('status', id), None)
+    if (make_name(id) in conventions.get_annotations(raw) or 'deletionTimestamp' in raw['metadata']
+            or not isinstance(shown, Mapping)
+            or shown.get('phase') not in (
+                Phase.CREATING, Phase.UNKNOWN, Phase.KNOWN, Phase.DELETING)):
+        return None
+    key = shown.get('key')
+    return Record(phase=Phase.UNKNOWN, key=key if isinstance(key, Key) else None)
+
+
 def name_object(raw: Mapping[str, Any]) -> str:
     """Name an object within its kind."""
     metadata = raw['metadata']
@@ -169,8 +186,8 @@ def find_contradiction(
         hint = "" if key is None else ". For an external that is not declared yet, add --new"
         return f"There is no record of {id!r}" + (f", but of: {known}{hint}" if known else "")
     if record is not None and (
-            record.phase is not Phase.UNKNOWN if key is None else
-            record.key is not None and str(record.key) != key):
+            record.phase is not Phase.UNKNOWN and (
+                key is None or (record.key is not None and str(record.key) != key))):
         return f"This cannot be, as {record.describe()}"
     return None
 

@@ -77,11 +77,13 @@ class Cloud(clouds.Cloud):
 class Life:
     """One run, by its seed."""
 
-    def __init__(self, seed, *, system=None, is_replaced=False, is_answered=False, is_paired=False):
+    def __init__(self, seed, *, system=None, is_replaced=False, is_bereft=False, is_answered=False,
+                 is_paired=False):
         self.rng = random.Random(seed)
         self.ids = ['account', 'database'] if is_paired else ['account']
         self.answering = random.Random(seed) if is_answered else None
         self.replacing = random.Random(seed) if is_replaced else None
+        self.bereaving = random.Random(seed) if is_bereft else None
         self.system = system or SYSTEMS[seed % len(SYSTEMS)]
         self.replaces = self.rng.random() < 0.3
         self.is_sync = self.rng.random() < 0.1
@@ -106,6 +108,7 @@ class Life:
         self.seen = set()
         """Which operators have read which records."""
         self.answered = collections.Counter()
+        self.bereft = collections.Counter()
 
     def note(self, text):
         self.story.append(f"{asyncio.get_running_loop().time():9.2f}  {text}")
@@ -143,6 +146,8 @@ class Life:
                     task.cancel()
             if not self.operators:
                 await asyncio.sleep(self.rng.choice([0, 1, 30, 200]))
+                if self.bereaving is not None and self.bereaving.random() < 0.5:
+                    self.bereave(self.bereaving.choice(sorted(self.api.objects) or [None]))
                 self.start()
 
     def find_operator(self):
@@ -342,6 +347,20 @@ class Life:
         self.countdown = countdown
         self.api.faults[:] = faults
 
+    def bereave(self, name):
+        """As ``kubectl replace`` while no operator runs: the status tells of the record."""
+        raw = self.api.objects.get(name)
+        if raw is None or 'deletionTimestamp' in raw['metadata']:
+            return
+        for id in self.ids:
+            record = records.read(raw, id) or records.Record()
+            shown = raw.get('status', {}).get(id, {'phase': records.Phase.WANTED})
+            if (shown['phase'], shown.get('key')) != (record.phase, record.key) or record.previous:
+                return
+        self.note(f"replace ({name}), unseen")
+        self.bereft[name] += 1
+        self.api.edit({'metadata': {'annotations': None, 'finalizers': None}}, name)
+
     def answer(self, name):
         """As ``kopf external adopt`` and ``kopf external retry`` after a look at the system."""
         raw = self.api.objects.get(name)
@@ -351,7 +370,7 @@ class Life:
                 continue
             keys = [thing.key for thing in self.cloud.living
                     if thing.content['owner'] == make_owner(raw['metadata']['uid'], id)
-                    and thing.key not in record.keys]
+                    and thing.key not in record.previous]
             answer = {records.ADOPT: keys[0]} if keys else {records.RETRY: 'yes'}
             self.note(f"{name} is answered: {id}: {answer}")
             self.answered[name] += 1
@@ -407,7 +426,7 @@ class Life:
         if self.answered[name] and record.phase is records.Phase.UNKNOWN:
             raise Violation(f"the answer for {name} has changed nothing")
         if record.phase is records.Phase.UNKNOWN:
-            if self.system != 'neither':
+            if self.system != 'neither' and (not self.bereft[name] or record.token is not None):
                 raise Violation("it has stopped, though the system can tell")
             if record.token in self.received:
                 raise Violation("the key is lost")
@@ -464,6 +483,7 @@ def main():
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--seeds', type=int, default=1)
     parser.add_argument('--replace', action='store_true')
+    parser.add_argument('--bereave', action='store_true')
     parser.add_argument('--answer', action='store_true')
     parser.add_argument('--pair', action='store_true')
     parser.add_argument('--verbose', action='store_true')
@@ -474,7 +494,7 @@ def main():
         logging.getLogger(name).setLevel(logging.CRITICAL)
     began, failed = time.process_time(), 0
     for seed in range(args.seed, args.seed + args.seeds):
-        life = run(seed, is_replaced=args.replace, is_answered=args.answer,
+        life = run(seed, is_replaced=args.replace, is_bereft=args.bereave, is_answered=args.answer,
                    is_paired=args.pair)
         if life.violation is not None:
             failed += 1

@@ -359,6 +359,39 @@ async def test_what_others_remove_from_the_object_is_written_again(removed):
     assert [call.verb for call in cloud.calls].count('create') == 1
 
 
+@pytest.mark.parametrize('is_there', [False, True])
+@virtual_time
+async def test_a_record_that_was_removed_while_no_operator_ran_is_asked_for(is_there, caplog):
+    cloud, registry = Cloud(), make_registry()
+    account = declare(cloud, registry=registry, consistency=0, conditions=True)
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('Thing', 'things'))
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'a', spec={'plan': 'small'})
+            obj = await known(api)
+            key = get_record(obj)['key']
+            await api.client.wait('things', 'a', lambda obj: 'account' in obj.get('status', {}))
+        await api.client.patch(
+            'things', 'a', {'metadata': {'annotations': None, 'finalizers': None}})
+        async with api.operator(registry=registry):
+            await asyncio.sleep(100)
+            assert f"It may exist by the key {key}, and its record was removed" in caplog.text
+            stopped = await api.client.get('things', 'a')
+            assert get_conditions(stopped)['Synced']['reason'] == 'MayExist'
+            assert stopped['status']['account'] == {'phase': 'unknown', 'key': key}
+            assert account.get_key(stopped) is None
+            assert len(cloud.living) == 1
+            if not is_there:
+                cloud.things[key].deleted = cloud.now
+            name, value = ('adopt', key) if is_there else ('retry', 'yes')
+            await api.client.patch('things', 'a', {'metadata': {'annotations': {
+                f'external.kopf.dev/account.{name}': value}}})
+            await asyncio.sleep(100)
+            newest = await api.client.get('things', 'a')
+            assert [thing.key for thing in cloud.living] == [get_record(newest)['key']]
+            assert (get_record(newest)['key'] == key) == is_there
+
+
 @virtual_time
 async def test_a_key_is_not_lost_if_the_record_is_removed_meanwhile():
     cloud, registry = Cloud(latency=10), make_registry()

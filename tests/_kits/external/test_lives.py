@@ -27,6 +27,13 @@ def test_records_that_people_remove_are_restored_and_announce_nothing(seed):
     assert life.violation is None, life.violation
 
 
+@pytest.mark.parametrize('seed', [9, 25, 60, 108, 139, 148, 173, 184])
+def test_nothing_is_created_twice_though_the_record_was_removed_while_no_operator_ran(seed):
+    life = lives.run(seed, is_bereft=True)
+    assert life.violation is None, life.violation
+    assert life.bereft.total()
+
+
 @pytest.mark.parametrize('seed', [*range(10), 252, 358, 482, 487, 655, 757])
 def test_promises_hold_for_two_externals_of_which_one_waits_for_the_other(seed):
     life = lives.run(seed, is_paired=True)

@@ -7,7 +7,7 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._kits.external.records import Phase, Record, decode, find_contradiction
+from kopf._kits.external.records import Phase, Record, decode, find_contradiction, recover
 from tests._kits.external.clouds import Cloud, declare
 
 BASE = {'apiVersion': 'example.com/v1', 'kind': 'Thing'}
@@ -50,6 +50,7 @@ KNOWN = Record(phase=Phase.KNOWN, token='t', key=5)
     (UNKNOWN, 'k', None),
     (UNKNOWN, None, None),
     (UNKNOWN, '', "The key is empty"),
+    (Record(phase=Phase.UNKNOWN, key=5), 'k', None),
     (KNOWN, '5', None),
     (KNOWN, 'k', "This cannot be, as it exists by the key 5"),
     (KNOWN, None, "This cannot be, as it exists by the key 5"),
@@ -89,6 +90,20 @@ def test_answers_about_strange_records_are_refused(record):
     raw = {'metadata': {'annotations': {'external.kopf.dev/account': record}}}
     problem = f"The record of an external system is not readable: {record!r}"
     assert find_contradiction(raw, 'account', 'k') == problem
+
+
+@pytest.mark.parametrize('status', [
+    {}, {'account': None}, {'account': 'known'}, {'account': {'phase': 'wanted'}},
+    {'account': {'phase': ['known'], 'key': 'k'}}, {'account': {'phase': 'Running', 'key': 'k'}}])
+def test_the_status_of_others_tells_nothing_of_records(status):
+    assert recover({'metadata': {}, 'status': status}, 'account') is None
+
+
+def test_copies_have_no_record_that_was_removed():
+    raw = {'metadata': {'name': 'b', 'annotations': {
+        'external.kopf.dev/account': Record(phase=Phase.KNOWN, key='k', of='a').encode()}},
+        'status': {'account': {'phase': 'known', 'key': 'k'}}}
+    assert recover(raw, 'account') is None
 
 
 def test_times_without_a_zone_can_be_compared():
