@@ -6,11 +6,13 @@ import json
 import socket
 import sys
 import threading
+from unittest import mock
 
 import pytest
 
 import kopf
 from kopf import testing
+from kopf._kits.external import driving
 from kopf._kits.testing import operators
 from kopf._kits.typed import kinds
 from tests import rights
@@ -1431,6 +1433,21 @@ def test_new_things_are_planned_though_the_system_cannot_be_asked_for_others(pla
     assert list_calls(made) == [('billing', 'create', '', 'n')] * 3
     assert [text.partition(':')[0] for text in made.unknown][:1] == [
         "What billing.example.com"]
+
+
+@pytest.mark.parametrize('phase', [None, 'known', 'deleting'])
+def test_calls_that_are_not_made_are_not_repeated(plan, client, phase):
+    annotations = {} if phase is None else {
+        **KNOWN, 'external.kopf.dev/billing': json.dumps({'phase': phase, 'key': 'key1'})}
+    client.create('kopfexamples', 'example', spec={'n': 2}, metadata={
+        'annotations': annotations, 'finalizers': ['kopf.dev/external']})
+    if phase == 'deleting':
+        client.delete('kopfexamples', 'example')
+    with mock.patch.object(driving.Journey, 'go', autospec=True,
+                           side_effect=driving.Journey.go) as go:
+        made = plan(BILLING.replace("interval=10", "interval=1000"))
+    assert len(made.calls) == 1
+    assert 1 <= go.call_count <= 6
 
 
 @pytest.mark.parametrize('field', ['stringData', 'data'])
