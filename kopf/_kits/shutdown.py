@@ -159,7 +159,7 @@ class Shutdown:
             _thread.start_new_thread(self._exit_at_once, ())
 
     def _exit_in(self, timeout: float) -> None:
-        if not self._over.wait(timeout):
+        if not self._over.wait(min(timeout, threading.TIMEOUT_MAX)):
             self._exit_hard(timeout)
 
     def _exit_at_once(self) -> None:

@@ -248,6 +248,15 @@ async def test_the_limit_is_void_when_nobody_holds_it(settings, monkeypatch):
     assert not exits
 
 
+async def test_the_limit_can_be_endless(settings):
+    settings.process.ultimate_exiting_timeout = float('inf')
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
+    with exiting.held():
+        exiting.handle_signals()
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)  # errors of the thread that waits are warnings, and so errors
+
+
 async def test_the_limit_counts_from_the_first_signal(settings, monkeypatch):
     settings.process.ultimate_exiting_timeout = 0.1
     exits = []
