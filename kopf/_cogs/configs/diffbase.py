@@ -127,11 +127,21 @@ def decode_essence(encoded: str) -> bodies.BodyEssence | None:
         essence = compaction.unpack(nesting.parse(encoded))
         if essence is not None and not isinstance(essence, dict):
             raise ValueError("it is no object")
-        return cast(bodies.BodyEssence | None, essence)
+        return None if essence is None else _leave_out_marks(essence)
     except (AttributeError, TypeError, ValueError) as e:
         raise ValueError(
             f"The last-handled state of the object is not readable ({e}). "  # it can be secret
             f"Restore it, or remove it to handle the object as a new one.") from e
+
+
+def _leave_out_marks(essence: dict[str, Any]) -> bodies.BodyEssence:
+    """Leave out the marks of operators: Kopf 1.45 stores its own one, here it is no change."""
+    annotations = conventions.get_annotations(essence)
+    foreign = conventions.get_foreign_annotations(annotations)
+    if len(foreign) < len(annotations):
+        essence['metadata']['annotations'] = foreign
+        conventions.StorageStanzaCleaner.remove_empty_stanzas(cast(bodies.BodyEssence, essence))
+    return cast(bodies.BodyEssence, essence)
 
 
 def _encode(

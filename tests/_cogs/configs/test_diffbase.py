@@ -333,6 +333,22 @@ def test_states_that_are_no_strings_are_not_readable(value):
         StatusDiffBaseStorage().fetch(body=Body(raw))
 
 
+@pytest.mark.parametrize(['annotations', 'left'], [
+    ({'my-op.example.com/kopf-managed': 'yes'}, {}),
+    ({'my-op.example.com/kopf-managed': 'yes', 'people.example.com/x': 'y'},
+     {'annotations': {'people.example.com/x': 'y'}}),
+    ({'people.example.com/x': 'y'}, {'annotations': {'people.example.com/x': 'y'}}),
+])
+def test_marks_that_the_release_has_stored_are_no_change(annotations, left):
+    """Where only this storage has the prefix, the release takes its own mark for a change."""
+    stored = json.dumps({
+        'spec': {}, 'metadata': {'labels': {'l': 'v'}, 'annotations': annotations}})
+    body = Body({'metadata': {'annotations': {
+        'my-op.example.com/last-handled-configuration': stored, **annotations}}})
+    storage = AnnotationsDiffBaseStorage(prefix='my-op.example.com')
+    assert storage.fetch(body=body) == {'spec': {}, 'metadata': {'labels': {'l': 'v'}, **left}}
+
+
 def test_a_null_as_the_state_means_that_the_object_was_never_handled():
     raw = replace_strings(store(AnnotationsDiffBaseStorage(), {}, {}), 'null')
     assert AnnotationsDiffBaseStorage().fetch(body=Body(raw)) is None
