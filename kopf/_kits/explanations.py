@@ -355,7 +355,8 @@ class _Explainer:
         """Describe what the object has in an external system."""
         from kopf._kits.external import records  # only if there is any
         try:
-            record = records.read(self._raw, handler.id) or records.Record()
+            record = (records.read(self._raw, handler.id)
+                      or records.recover(self._raw, handler.id) or records.Record())
         except ValueError as e:
             return str(e)
         paused = "; the object is paused, so it is only observed" if self._pause else ''

@@ -40,6 +40,17 @@ def test_phases_are_explained(record, text):
     assert (verdict.decorator, verdict.id, verdict.because) == ('external', 'account', text)
 
 
+def test_a_record_that_was_removed_is_explained_by_the_status():
+    registry = kopf.OperatorRegistry()
+    declare(Cloud(), registry=registry)
+    raw = {**BASE, 'metadata': {'name': 'a', 'namespace': 'ns'},
+           'status': {'account': {'phase': 'known', 'key': 'k'}}}
+    verdict, = testing.explain(raw, registry=registry).handlers
+    assert verdict.because == (
+        "it may exist by the key k, and its record was removed while no operator ran: look, and "
+        "use `kopf external adopt` or `kopf external retry`")
+
+
 UNKNOWN = Record(phase=Phase.UNKNOWN, token='t')
 KNOWN = Record(phase=Phase.KNOWN, token='t', key=5)
 
