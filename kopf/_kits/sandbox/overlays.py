@@ -53,6 +53,8 @@ class Overlay:
         self._store = cluster.store
         self.is_speaking = False
         """Whether the present change of the store is of the upstream."""
+        self.unfollowed: set[Resource] = set()
+        """The resources whose changes do not come any more, as all logins have failed."""
         self._bases: dict[Item, Entry | None] = {}
         """What requests have touched, as it is upstream; None if it does not exist there."""
         self._deleted: set[str] = set()

@@ -447,6 +447,7 @@ class _Mirror(watching.Sink):
             self.first.set_exception(error)
         elif isinstance(error, credentials.LoginError):
             logger.error(f"{self.resource} are not followed any more: {error}")
+            self._post(lambda overlay: overlay.unfollowed.add(stored_resource(self._kind)))
 
     def changed(self, type: Any, body: Any, packed: bytes) -> None:
         if type == 'DELETED':

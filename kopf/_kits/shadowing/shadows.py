@@ -29,7 +29,7 @@ from kopf._kits.sandbox import admission, handling, requests
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.overlays import Overlay
-from kopf._kits.sandbox.statuses import APIError, Obj
+from kopf._kits.sandbox.statuses import APIError, Obj, qualified
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.shadowing import twins, verdicts
 
@@ -65,8 +65,8 @@ class Shadow(attribution.Attribution):
         """The calls of external systems that were not made: the functions, objects, and keys."""
         self.refused: dict[tuple[plans.Place, str], plans.Refused] = {}
         """The writes of the new version that the API refuses, by the objects and the verbs."""
-        self.unserved: Sequence[str] = ()
-        """Which resources of the handlers are not served in the end, in words."""
+        self.unknown: Sequence[str] = ()
+        """What is not known of resources in the end, in words."""
         self.unjudged = 0
         """How many objects differ in the end, for less than the window."""
         self.guard = guarding.Guard(allowed, command="kopf run --shadow", is_wide=False)
@@ -94,7 +94,7 @@ class Shadow(attribution.Attribution):
             with self.guard.stand():
                 yield vault
         for text in (
-                *map(str, self.latest), *map(_describe, self.refused.values()), *self.unserved, *(
+                *map(str, self.latest), *map(_describe, self.refused.values()), *self.unknown, *(
                     f"Refused: {what}, by {plans.name_some(sorted(names))}"
                     for (what, _), names in self.guard.attempts.items())):
             click.echo(f"! {texts.make_entry(text)}")
@@ -237,8 +237,10 @@ class _Upstream(Upstream):
     async def stop(self) -> None:
         if hasattr(self, '_twins'):
             self._shadow.unjudged = self._twins.conclude()
-            self._shadow.unserved = dryruns.find_unserved(
-                self._shadow._registry, self._cluster.kinds)
+            self._shadow.unknown = [
+                *dryruns.find_unserved(self._shadow._registry, self._cluster.kinds),
+                *(f"How {qualified(*resource)} differ in the end: all logins have failed."
+                  for resource in sorted(self._twins.unfollowed))]
         await super().stop()
 
 

@@ -333,7 +333,7 @@ class Twins(overlays.Overlay):
         return verdicts.compare(kind, base, real, ours, self._names)
 
     def _report(self, item: overlays.Item, found: verdicts.Findings) -> None:
-        if found:
+        if found and item[0] not in self.unfollowed:
             kind = self._find_kind(item[0])
             for difference in verdicts.describe(
                     kind, plans.locate(kind, *item[1]), found, self._twins[item].writers):

@@ -7,6 +7,7 @@ import aiohttp
 import pytest
 
 import kopf
+from kopf import testing
 from kopf._kits.planning import plans
 from kopf._kits.sandbox import overlays
 from kopf._kits.shadowing import shadows, verdicts
@@ -460,4 +461,26 @@ def test_a_default_that_a_definition_gets_does_not_differ():
             told, = stage.told
             assert told.startswith('more: ') and 'status.colour' in told and 'tier' not in told
 
+    virtual.run(scenario())
+
+
+def test_nothing_is_told_of_what_is_not_followed_any_more(monkeypatch):
+    async def refuse():
+        raise kopf.LoginError("The session has expired.")
+
+    async def scenario():
+        async with perform(writing(phase='a'), writing(phase='a')) as stage:
+            await stage.there.create(toy('one', spec={'n': 1}))
+            await stage.wait()
+            vault = stage.upstream._link._vault
+            monkeypatch.setattr(vault, 'select', lambda: None)
+            monkeypatch.setattr(vault, 'obtain', refuse)
+            stage.there.faults.add(testing.Fault(action='cut', verb='watch'))
+            await stage.there.patch('toys', 'one', {'spec': {'n': 2}})  # it cuts the watches
+            await stage.wait()
+            await stage.here.patch('toys', 'one', {'spec': {'n': 3}})
+            await stage.wait()
+            assert not stage.told
+        assert "How toys.sandbox.test differ in the end: all logins have failed." in (
+            stage.shadow.unknown)
     virtual.run(scenario())
