@@ -137,7 +137,7 @@ def decode_essence(encoded: str) -> bodies.BodyEssence | None:
 def _leave_out_marks(essence: dict[str, Any]) -> bodies.BodyEssence:
     """Leave out the marks of operators: Kopf 1.45 stores its own one, here it is no change."""
     annotations = conventions.get_annotations(essence)
-    foreign = conventions.get_foreign_annotations(annotations)
+    foreign = annotations and conventions.get_foreign_annotations(annotations)
     if len(foreign) < len(annotations):
         essence['metadata']['annotations'] = foreign
         conventions.StorageStanzaCleaner.remove_empty_stanzas(cast(bodies.BodyEssence, essence))
