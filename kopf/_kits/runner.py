@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
@@ -174,7 +174,7 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
             stop_flag=self._stop, registry=self.registry, settings=self.settings, loop=self._loop,
             load=self._load)
         try:
-            with _keep_logging():
+            with _logging.kept():
                 result = click.testing.CliRunner().invoke(
                     self._command, *self.args, obj=controls, **self.kwargs)
         except BaseException as e:
@@ -229,19 +229,41 @@ class _Command(click.Command):
         sys.exit(code or 0)
 
 
-@contextlib.contextmanager
-def _keep_logging() -> Iterator[None]:
-    """Restore the logging after the command, which configures it for the captured stderr."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    others = {name: logging.getLogger(name).level for name in ('asyncio', 'aiohttp')}
-    try:
-        yield
-    finally:
-        for handler in [handler for handler in root.handlers if handler not in handlers]:
-            root.removeHandler(handler)
-        for handler in [handler for handler in handlers if handler not in root.handlers]:
-            root.addHandler(handler)
-        root.setLevel(level)
-        for name, other in others.items():
-            logging.getLogger(name).setLevel(other)
+class _Logging:
+    """The logging of this process, which the commands configure, each for its captured stderr."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._commands = 0
+        self._restore = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Restore the logging after the command, or after the last one of those side by side."""
+        with self._lock:
+            if not self._commands:
+                self._save()
+            self._commands += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._commands -= 1
+                if not self._commands:
+                    self._restore.close()
+
+    def _save(self) -> None:
+        root = logging.getLogger()
+        for logger in (root, *map(logging.getLogger, ('asyncio', 'aiohttp'))):
+            self._restore.callback(logger.setLevel, logger.level)
+        self._restore.callback(_restore_handlers, root, list(root.handlers))
+
+
+def _restore_handlers(root: logging.Logger, handlers: Sequence[logging.Handler]) -> None:
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)
+    for handler in [handler for handler in handlers if handler not in root.handlers]:
+        root.addHandler(handler)
+
+
+_logging = _Logging()

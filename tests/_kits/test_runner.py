@@ -204,6 +204,31 @@ def fn(**_):
     assert before == (importlib.import_module, builtins.__import__, kopf.get_default_registry())
 
 
+def test_the_log_of_an_operator_goes_on_when_an_earlier_one_ends(tmp_path, script):
+    path = tmp_path / 'one.py'
+    path.write_text(f"""
+import asyncio
+import pathlib
+import kopf
+
+@kopf.on.startup(id='one')
+async def fn(**_):
+    while not pathlib.Path({str(tmp_path / 'go')!r}).exists():
+        await asyncio.sleep(0.01)
+""")
+    with contextlib.ExitStack() as stack:
+        wait = stack.enter_context(listen("Activity 'one' succeeded"))
+        with listen("authentication has finished") as wait_other, KopfRunner(
+                [*ARGS, script(PRINTING)], registry=kopf.OperatorRegistry(), timeout=200):
+            wait_other()
+            with listen("Activity 'one' is invoked") as wait_begin:
+                stack.enter_context(KopfRunner(
+                    [*ARGS, str(path)], registry=kopf.OperatorRegistry(), timeout=200))
+                wait_begin()
+        (tmp_path / 'go').touch()
+        wait()
+
+
 def test_the_default_registry_gets_each_file_once(script):
     path = script(PRINTING)
     for _ in range(2):
