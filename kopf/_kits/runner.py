@@ -8,7 +8,7 @@ import logging
 import sys
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypeVar
 
@@ -242,7 +242,10 @@ class _Logging:
         """Restore the logging after the command, or after the last one of those side by side."""
         with self._lock:
             if not self._commands:
-                self._save()
+                root = logging.getLogger()
+                self._restore.callback(setattr, root, 'handlers', list(root.handlers))
+                for logger in (root, *map(logging.getLogger, ('asyncio', 'aiohttp'))):
+                    self._restore.callback(logger.setLevel, logger.level)
             self._commands += 1
         try:
             yield
@@ -251,19 +254,6 @@ class _Logging:
                 self._commands -= 1
                 if not self._commands:
                     self._restore.close()
-
-    def _save(self) -> None:
-        root = logging.getLogger()
-        for logger in (root, *map(logging.getLogger, ('asyncio', 'aiohttp'))):
-            self._restore.callback(logger.setLevel, logger.level)
-        self._restore.callback(_restore_handlers, root, list(root.handlers))
-
-
-def _restore_handlers(root: logging.Logger, handlers: Sequence[logging.Handler]) -> None:
-    for handler in [handler for handler in root.handlers if handler not in handlers]:
-        root.removeHandler(handler)
-    for handler in [handler for handler in handlers if handler not in root.handlers]:
-        root.addHandler(handler)
 
 
 _logging = _Logging()

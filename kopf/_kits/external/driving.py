@@ -496,10 +496,10 @@ class Journey:
                 await self._announce(announcement)
             diff = machine.compare({}, self.desired) if verb == 'create' else step.diff
             withhold(externals.Withheld(self.run.handler, self.run.cause, verb, step.key, diff))
-            self.run.is_told, due = True, notes.due
+            self.run.is_told, due = True, notes.due or 0.0
             notes.distrust()  # in a shadow, production makes the call, and writes the record
-            raise _Stop(externals.Result(due=progression.NEVER if due is None or (
-                due <= self.clock.mono()) else due, is_settled=False))
+            raise _Stop(externals.Result(
+                due=due if due > self.clock.mono() else progression.NEVER, is_settled=False))
         gate = self._enter(verb)
         try:
             if announcement is not None:  # when it can be followed by the call at once

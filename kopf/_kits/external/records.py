@@ -13,6 +13,7 @@ from typing import Any
 
 from kopf._cogs.configs import conventions
 from kopf._cogs.structs import dicts
+from kopf._core.actions import finalizers
 
 PREFIX = 'external.kopf.dev'
 """The prefix of the annotations. It is marked as Kopf's, so no handler of changes sees them."""
@@ -152,7 +153,7 @@ def read(raw: Mapping[str, Any], id: str) -> Record | None:
 def recover(raw: Mapping[str, Any], id: str) -> Record | None:
     """Conclude from the status that there was a record, which nobody remembers; None if not."""
     shown = dicts.resolve(raw, ('status', id), None)
-    if (make_name(id) in conventions.get_annotations(raw) or 'deletionTimestamp' in raw['metadata']
+    if (make_name(id) in conventions.get_annotations(raw) or finalizers.is_deleting(raw)
             or not isinstance(shown, Mapping)
             or shown.get('phase') not in (
                 Phase.CREATING, Phase.UNKNOWN, Phase.KNOWN, Phase.DELETING)):
@@ -185,9 +186,8 @@ def find_contradiction(
     if record is None and (key is None or (known and not is_new)):
         hint = "" if key is None else ". For an external that is not declared yet, add --new"
         return f"There is no record of {id!r}" + (f", but of: {known}{hint}" if known else "")
-    if record is not None and (
-            record.phase is not Phase.UNKNOWN and (
-                key is None or (record.key is not None and str(record.key) != key))):
+    if record is not None and record.phase is not Phase.UNKNOWN and (
+            key is None or (record.key is not None and str(record.key) != key)):
         return f"This cannot be, as {record.describe()}"
     return None
 
