@@ -3,6 +3,8 @@ Readers who do what the pages say, in terminals: they save the files, type the c
 what is shown with what the page shows.
 """
 import fcntl
+import functools
+import json
 import os
 import pathlib
 import pty
@@ -43,6 +45,9 @@ STARTED = 'Watching '
 PROGRAMS = re.compile('kopf run|python fakedns')
 """Commands that run until they are interrupted."""
 
+KUBECTL = 1, 36
+"""The version of the kubectl whose output the pages show."""
+
 LOOKING = re.compile(r'kubectl (get|wait)|curl -s http')
 """Commands that are repeated until they show what the page shows: operators need some time."""
 
@@ -71,6 +76,20 @@ def mask(line):
 
 def mask_lines(text):
     return [mask(line) for line in text.splitlines()]
+
+
+@functools.cache
+def find_kubectl_version():
+    told = subprocess.run(
+        ['kubectl', 'version', '--client', '-o', 'json'], capture_output=True, check=True).stdout
+    version = json.loads(told)['clientVersion']
+    return tuple(int(re.match(r'\d+', version[name])[0]) for name in ('major', 'minor'))
+
+
+def adapt(shown):
+    """Show what the kubectl at hand prints: older ones than that of the pages name no namespace."""
+    return shown if find_kubectl_version() >= KUBECTL else re.sub(
+        r'( deleted) from \S+ namespace$', r'\1', shown, flags=re.MULTILINE)
 
 
 def find_free_port():
@@ -299,5 +318,5 @@ def is_same(shown, output):
     """Whether all lines are as shown. A line with an ellipsis stands for any lines."""
     pattern = ''.join(
         r'(.*\n)*?' if line == '…' else re.escape(line).replace('…', '.*') + r'\n'
-        for line in mask_lines(shown))
+        for line in mask_lines(adapt(shown)))
     return re.fullmatch(pattern, ''.join(line + '\n' for line in mask_lines(output))) is not None
