@@ -109,6 +109,12 @@ def test_verdicts_are_true(
         view=look(KNOWN) if is_viewed else None, is_exclusive=is_exclusive) is expected
 
 
+@pytest.mark.parametrize('name, verdict', [
+    *((name, Verdict.CHANGED) for name in CHANGES), *((name, Verdict.SAME) for name in TRIFLES)])
+def test_each_change_alone_has_a_verdict(name, verdict):
+    assert LEDGER.judge(edit(KNOWN, [name]), known=KNOWN, view=look(KNOWN)) is verdict
+
+
 @given(trifles=subsets(TRIFLES), handlings=subsets(HANDLINGS))
 def test_without_a_known_state_others_can_have_handled_the_object(trifles, handlings):
     newest = edit(KNOWN, [*trifles, *handlings])
