@@ -1,6 +1,7 @@
 """
 Reading of other objects in handlers, on the connections of the operator.
 """
+import functools
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
@@ -60,7 +61,8 @@ def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[An
     if not isinstance(name, str):
         raise TypeError(f"kopf.get() needs the name of an object, not {name!r}.")
     _verify_namespace(namespace)
-    return applier.ask(_get(applier, kind, name, namespace or _get_namespace()), "kopf.get()")
+    request = functools.partial(_get, applier, kind, name, namespace or _get_namespace())
+    return applier.ask(request, "kopf.get()")
 
 
 @overload
@@ -105,7 +107,8 @@ def list_(
     if namespace is not references.EVERYTHING:
         _verify_namespace(namespace)
         where = namespace or _get_namespace()
-    return applier.ask(_list(applier, kind, where, labels or {}), "kopf.list_()")
+    return applier.ask(
+        functools.partial(_list, applier, kind, where, labels or {}), "kopf.list_()")
 
 
 def _verify_namespace(namespace: Any) -> None:

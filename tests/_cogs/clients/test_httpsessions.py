@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import gc
 import gzip
+import inspect
 import os
 import socket
 import ssl
@@ -132,7 +133,8 @@ async def test_an_idle_connection_keeps_nothing_of_its_last_request(answer):
         assert len(get_open(wire)) == 1
         assert unused() is None
         assert sys.getrefcount(body) == known
-        assert gc.get_referrers(response.body) == [response]
+        holders = gc.get_referrers(response.body)  # since 3.14, also this coroutine
+        assert [each for each in holders if not inspect.iscoroutine(each)] == [response]
 
 
 async def test_headers_of_responses_are_found_in_any_case():

@@ -121,27 +121,27 @@ class Applier:
                 raise _GivenUpError
 
         application = self.ask(
-            self._apply(manifest, manager=manager, force=force, permit=permit), "kopf.apply()")
+            lambda: self._apply(manifest, manager, permit, force=force), "kopf.apply()")
         work = application._work
         return application
 
-    def ask(self, request: Coroutine[Any, Any, T], what: str) -> Application[T]:
-        """Begin to make a request, from any thread."""
+    def ask(self, request: Callable[[], Coroutine[Any, Any, T]], what: str) -> Application[T]:
+        """Begin to make a request, from any thread. It can be given up before it is called."""
         kwargs = invocation.kwargs_var.get({})
         name = '/'.join(filter(None, (kwargs.get('namespace'), kwargs.get('name'))))
         what += f" in a handler of {name}" if name else ""
         work = asyncio.run_coroutine_threadsafe(self._follow(request), self._loop)
         return Application(work, what)
 
-    async def _follow(self, request: Coroutine[Any, Any, T]) -> T:
+    async def _follow(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
-            return await request
+            return await request()
         except errors.APINotFoundError:  # e.g. the version of the kind is not served any more
             self._found.clear()
             raise
 
     async def _apply(
-            self, manifest: Any, *, manager: str, force: bool, permit: Callable[[], None],
+            self, manifest: Any, manager: str, permit: Callable[[], None], *, force: bool,
     ) -> bodies.Body:
         content, fields = desired.read(manifest)
         api_version, kind = content.get('apiVersion'), content.get('kind')
