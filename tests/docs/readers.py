@@ -88,8 +88,9 @@ def find_kubectl_version():
 
 def adapt(shown):
     """Show what the kubectl at hand prints: older ones than that of the pages name no namespace."""
-    return shown if find_kubectl_version() >= KUBECTL else re.sub(
-        r'( deleted) from \S+ namespace$', r'\1', shown, flags=re.MULTILINE)
+    if ' deleted from ' not in shown or find_kubectl_version() >= KUBECTL:
+        return shown
+    return re.sub(r'( deleted) from \S+ namespace$', r'\1', shown, flags=re.MULTILINE)
 
 
 def find_free_port():
