@@ -326,6 +326,7 @@ def test_quick_records_of_generated_code_name_their_own_lines(make, caplog):
     assert [record.lineno for record in caplog.records] == [*range(1, 11)]
 
 
+@pytest.mark.filterwarnings('ignore:.* is multi-threaded:DeprecationWarning')  # by other tests
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason="there are no forks")
 def test_records_of_forked_processes_have_their_own_numbers(make, capfd):
     loggers.configure(log_format='%(process)d')
