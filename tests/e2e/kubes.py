@@ -116,6 +116,7 @@ class Kube:
         self._headers = {'Authorization': f'Bearer {token}'}
         authority = base64.b64decode(cluster.get('certificate-authority-data', '')).decode()
         self._ssl = ssl.create_default_context(cadata=authority or None)
+        self._ssl.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the default since 3.13
         self._session: aiohttp.ClientSession | None = None
         self.warnings: list[str] = []
         """What the API has warned of in its responses."""

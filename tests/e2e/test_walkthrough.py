@@ -58,6 +58,7 @@ def request(method, path, body, content_type):
         cluster['server'] + path, method=method, data=json.dumps(body).encode(),
         headers={'Authorization': f"Bearer {user['token']}", 'Content-Type': content_type})
     context = ssl.create_default_context(cadata=ca)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the default since 3.13
     with urllib.request.urlopen(request, context=context) as response:
         return json.loads(response.read())
 

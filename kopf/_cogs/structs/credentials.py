@@ -203,12 +203,9 @@ class ConnectionInfo(_Endpoint):
             raise LoginError(f"The TLS credentials are unusable: {e}") from e
 
     def _make_ssl_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(
-            cafile=_expand(self.ca_path),
-            cadata=None if self.ca_data is None else _as_pem(self.ca_data, 'CA').decode('ascii'),
-        )
-        # Since 3.13, Python is strict by default, and refuses the CAs of many clusters.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context = make_client_context(
+            _expand(self.ca_path),
+            None if self.ca_data is None else _as_pem(self.ca_data, 'CA').decode('ascii'))
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -321,6 +318,20 @@ def _expand(path: AnyPath | None) -> str | None:
 def _write(path: str, content: bytes) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'wb') as file:
         file.write(content)
+
+
+def make_client_context(cafile: str | None = None, cadata: str | None = None) -> ssl.SSLContext:
+    """
+    Make a TLS context for clients that trust these authorities; by default, those of the system.
+
+    Since 3.13, Python is strict by default, and refuses the authorities of many clusters, e.g.
+    without a key usage. Kubernetes does not.
+
+    :raises ssl.SSLError: if these are no certificates.
+    """
+    context = ssl.create_default_context(cafile=cafile, cadata=cadata)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def refuse_encryption() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from kopf._cogs.structs import credentials
 from kopf._kits.sandbox import encoding, selecting, wordings
 from kopf._kits.sandbox.cluster import NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
@@ -131,7 +132,7 @@ class Webhook:
         bundle = (self.config.get('clientConfig') or {}).get('caBundle')
         try:
             text = base64.b64decode(bundle).decode('ascii') if bundle else None
-            return ssl.create_default_context(cadata=text)
+            return credentials.make_client_context(cadata=text)
         except (binascii.Error, ValueError, ssl.SSLError):
             raise Unreachable("unable to load root certificates: "
                               "unable to parse bytes as PEM block") from None

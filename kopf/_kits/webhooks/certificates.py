@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from kopf._cogs.structs import credentials
+
 StrPath = str | os.PathLike[str]
 
 VALIDITY = datetime.timedelta(days=3650)
@@ -172,7 +174,8 @@ def is_trusted(context: ssl.SSLContext, host: str) -> bool:
     """Check if clients with the authorities of this machine accept a server with this context."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
-    client = ssl.create_default_context().wrap_bio(to_client, to_server, server_hostname=host)
+    trusting = credentials.make_client_context()
+    client = trusting.wrap_bio(to_client, to_server, server_hostname=host)
     try:
         for _ in range(3):  # TLS needs two round trips at most
             with contextlib.suppress(ssl.SSLWantReadError):

@@ -7,6 +7,9 @@ import subprocess
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from kopf._cogs.structs import credentials
 from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError, parse_url
@@ -327,3 +330,34 @@ def test_files_of_tokens_that_cannot_be_in_headers_are_refused(tmp_path):
     path.write_text('s3cret-\u20ac', encoding='utf-8')
     with pytest.raises(LoginError, match='Get another token'):
         ConnectionInfo(server=URL, token_path=path, token='fallback').as_http_headers()
+
+
+def test_authorities_without_a_key_usage_are_trusted(tmp_path):
+    """Those of many clusters have none. Python refuses them by default since 3.13."""
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+             for name in ('authority', 'server')]
+    now = datetime.datetime.now(datetime.UTC)
+    authority, server = (
+        x509.CertificateBuilder()
+        .subject_name(name).issuer_name(names[0]).public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName('x.test')]), critical=False)
+        .sign(keys[0], hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        for name, key, is_ca in zip(names, keys, (True, False), strict=True))
+    (tmp_path / 'server.pem').write_bytes(server + keys[1].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption()))
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / 'server.pem')
+    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = credentials.make_client_context(cadata=authority.decode()).wrap_bio(
+        downwards, upwards, server_hostname='x.test')
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLWantReadError):
+        serving.wrap_bio(upwards, downwards, server_side=True).do_handshake()
+    client.do_handshake()
+    assert client.getpeercert()['subject'] == ((('commonName', 'server'),),)
