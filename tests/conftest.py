@@ -19,6 +19,8 @@ import hypothesis
 import pytest
 from looptime._internal import plugin as looptime_plugin
 
+from kopf._kits.typed import kinds
+
 # It is ignored in the background of a shell; the programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,6 +103,19 @@ def _kept_levels() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _kept_declarations() -> Iterator[None]:
+    """Forget the kinds that the test declares: the command line defines all that are declared."""
+    known = {name: dict(family) for name, family in kinds._declared.items()}
+    yield
+    for name, family in list(kinds._declared.items()):
+        if name in known:
+            family.clear()
+            family.update(known[name])
+        else:
+            del kinds._declared[name]
 
 
 def fail_on_leaked_tasks(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
