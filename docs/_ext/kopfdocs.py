@@ -134,7 +134,7 @@ class CommandLine(SphinxDirective):
                  '```text', f'kopf {name} {usage}', '```', '']
         for param in command.params:
             record = param.get_help_record(context)
-            if record is not None:
+            if record is not None and record[1]:  # arguments have no help, but a record
                 lines += [f'`{record[0]}`', f': {" ".join(record[1].split())}', '']
                 if isinstance(param, helpscreens.SectionOption):
                     lines += [f'  Environment: `{param.list_variables(prefixed)[0]}`.', '']
