@@ -16,6 +16,7 @@ from kopf._core.actions.decisions import (
     AddFinalizer,
     Call,
     Close,
+    Hold,
     Nothing,
     Pause,
     Protect,
@@ -28,6 +29,7 @@ from kopf._core.actions.decisions import (
     Yield,
     decide,
 )
+from kopf._core.actions.feedbackloops import Slowdown
 from kopf._core.actions.progression import HandlerState, Outcome, State, find_due
 from kopf._core.intents import pauses
 from kopf._core.intents.causes import Reason
@@ -631,6 +633,57 @@ def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
         cycle=cycle, pause=pauses.Pause('Maintenance'))
     step, _ = decide(situation)
     assert (type(step), step.conclusion) == (Close, conclusion)
+
+
+@pytest.mark.parametrize(('options', 'state', 'step'), [
+    ({}, {}, Pause),
+    ({}, {'deleting': True}, Pause),
+    ({}, {'blocked': True}, Pause),  # it is not known yet who needs the finalizer after the pause
+    ({'needed': True}, {}, AddFinalizer),
+    ({'needed': True}, {'blocked': True}, Pause),
+    ({'needed': True}, {'deleting': True}, Pause),
+    ({'accompanied': True, 'in_scope': False}, {}, AddFinalizer),
+    ({'accompanied': True, 'in_scope': False}, {'blocked': True}, Pause),
+    ({'in_scope': False}, {}, Nothing),
+    ({'in_scope': False}, {'blocked': True}, RemoveFinalizer),
+    ({'in_scope': False}, {'deleting': True}, Nothing),
+    ({'in_scope': False}, {'blocked': True, 'deleting': True}, Pause),
+])
+def test_steps_in_a_pause(options, state, step):
+    view = make_view(essence(1), essence(0), **state)
+    situation = make_situation(view=view, reason=decisions.detect(view, initial=False)[0],
+                               pause=pauses.Pause('Maintenance'), **options)
+    assert type(decide(situation).step) is step
+
+
+@pytest.mark.parametrize(('cycle', 'step'), [
+    (None, Hold),
+    (make_cycle(Reason.UPDATE, progress={'one': 'due'}), Hold),
+    (make_cycle(Reason.UPDATE, progress={'one': 'due'}, dirty=True), Save),
+])
+def test_no_handler_is_called_for_an_object_that_is_none_of_its_class(cycle, step):
+    situation = make_situation(
+        make_handler('one', None), view=make_view(essence(1), essence(0)), reason=Reason.UPDATE,
+        cycle=cycle, misfit="spec.f is no text")
+    found = decide(situation)
+    assert (type(found.step), found.cycle) == (step, cycle)
+    assert "spec.f is no text" in found.step.because
+
+
+@pytest.mark.parametrize(('slowed', 'until', 'options', 'step'), [
+    (1, 70, {}, Sleep),
+    (1, 60, {}, Call),  # it is over
+    (2, 70, {}, Call),  # others have changed the object
+    (1, 70, {'reason': Reason.RESUME}, Call),
+    (1, 70, {'cycle': make_cycle(Reason.UPDATE, progress={'one': 'due'})}, Call),
+])
+def test_only_updates_by_the_own_patches_are_slowed_down(slowed, until, options, step):
+    found = decide(make_situation(make_handler('one', None), **{
+        'view': make_view(essence(1), essence(0)), 'reason': Reason.UPDATE,
+        'slowdown': Slowdown(essence(slowed), 10, 0, make_moment(until).mono), **options}))
+    assert type(found.step) is step
+    assert step is not Sleep or found == (
+        Sleep(decisions.SLOWED, make_moment(70).mono), None)
 
 
 PROTECTING = make_handler('protected', Reason.DELETE, protects="It waits.")
