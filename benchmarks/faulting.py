@@ -11,13 +11,13 @@ import base64
 import contextlib
 import dataclasses
 import pathlib
-import ssl
 import urllib.parse
 from collections.abc import Iterator
 from typing import Any, Self
 
 import yaml
 
+from kopf._cogs.structs import credentials
 from kopf._kits.sandbox import tls
 
 WINDOW = 256 * 1024
@@ -52,9 +52,8 @@ class Proxy:
         self._config = yaml.safe_load(pathlib.Path(kubeconfig).read_text(encoding='utf-8'))
         self._cluster: dict[str, Any] = self._config['clusters'][0]['cluster']
         self._target = urllib.parse.urlsplit(self._cluster['server'])
-        self._ssl = ssl.create_default_context(
+        self._ssl = credentials.make_client_context(
             cadata=base64.b64decode(self._cluster['certificate-authority-data']).decode())
-        self._ssl.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the default since 3.13
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self.traffic = Traffic()

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import ssl
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,6 +15,8 @@ from typing import Any, Self
 
 import aiohttp
 import yaml
+
+from kopf._cogs.structs import credentials
 
 Object = Any
 """An object as it is parsed from JSON."""
@@ -115,8 +116,7 @@ class Kube:
         self._server = cluster['server']
         self._headers = {'Authorization': f'Bearer {token}'}
         authority = base64.b64decode(cluster.get('certificate-authority-data', '')).decode()
-        self._ssl = ssl.create_default_context(cadata=authority or None)
-        self._ssl.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the default since 3.13
+        self._ssl = credentials.make_client_context(cadata=authority or None)
         self._session: aiohttp.ClientSession | None = None
         self.warnings: list[str] = []
         """What the API has warned of in its responses."""

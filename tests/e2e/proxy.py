@@ -19,7 +19,6 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -28,6 +27,8 @@ from typing import Any, Self
 import aiohttp
 import yaml
 from aiohttp import web
+
+from kopf._cogs.structs import credentials
 
 Match = Callable[[web.Request], bool]
 Act = Callable[[web.Request, 'Proxy'], Awaitable[web.StreamResponse]]
@@ -109,9 +110,8 @@ class Proxy:
                        'Authorization': f'Bearer {config["users"][0]["user"]["token"]}',
                        **({} if agent is None else {'User-Agent': agent})}
         self._server = cluster['server']
-        self._ssl = ssl.create_default_context(
+        self._ssl = credentials.make_client_context(
             cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
-        self._ssl.verify_flags &= ~ssl.VERIFY_X509_STRICT  # the default since 3.13
         self._faults: list[Fault] = []
         self._streams: set[Stream] = set()
         self._passing: set[asyncio.Task[web.StreamResponse]] = set()

@@ -638,7 +638,7 @@ def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
 @pytest.mark.parametrize(('options', 'state', 'step'), [
     ({}, {}, Pause),
     ({}, {'deleting': True}, Pause),
-    ({}, {'blocked': True}, Pause),  # it is not known yet who needs the finalizer after the pause
+    ({}, {'blocked': True}, Pause),  # the finalizer stays
     ({'needed': True}, {}, AddFinalizer),
     ({'needed': True}, {'blocked': True}, Pause),
     ({'needed': True}, {'deleting': True}, Pause),

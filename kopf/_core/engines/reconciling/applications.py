@@ -126,7 +126,7 @@ class Applier:
         return application
 
     def ask(self, request: Callable[[], Coroutine[Any, Any, T]], what: str) -> Application[T]:
-        """Begin to make a request, from any thread. It can be given up before it is called."""
+        """Begin to make a request, from any thread. It is not called if it is given up before."""
         kwargs = invocation.kwargs_var.get({})
         name = '/'.join(filter(None, (kwargs.get('namespace'), kwargs.get('name'))))
         what += f" in a handler of {name}" if name else ""
