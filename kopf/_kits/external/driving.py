@@ -263,8 +263,9 @@ class Journey:
             self._read()
             await self._write_key()
             if run.raw is not None and not run.limits.is_paused() and (
-                    not finalizers.is_deleting(run.raw)
-                    or self.record.phase is Phase.CREATING):  # the call can be repeated
+                    not finalizers.is_deleting(run.raw) or (
+                        self.record.phase is Phase.CREATING
+                        and self.external.abilities.is_idempotent)):  # the call can be repeated
                 await self._desire()
             while run.raw is not None:
                 step = machine.step(self._look())

@@ -205,7 +205,8 @@ def _erase(s: Situation) -> Step:
     if key is None:  # an object can be restored with the record of its deletion
         return Release() if s.is_deleting else Write(
             Record(adopted=record.adopted), "nothing is left of what was deleted")
-    if not s.is_erased:
+    is_hearsay = key == record.adopted and record.synced is None  # only people have said so
+    if not s.is_erased and (not is_hearsay or s.observed not in (UNSEEN, None)):
         return Call('delete', key)
     if s.observed is UNSEEN:
         return Call('observe', key)

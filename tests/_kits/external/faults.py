@@ -33,7 +33,7 @@ FAULTS = {
     Fault('a key is not kept through conflicts', '_kits.external.driving:Journey._write_key',
           "if not pauses:", "if True:", ONE): 52327,
     Fault('a call is repeated without what is desired', '_kits.external.driving:Journey.go',
-          "or self.record.phase is Phase.CREATING", "", SETTLED): 53229,
+          "self.record.phase is Phase.CREATING", "False", SETTLED): 53229,
     Fault('the call of another process is made', '_kits.external.driving:Journey._look',
           "is_armed=notes.announced == (record.token, record.attempt) and (\n"
           "            record.by == self.driver.id),", "is_armed=True,", ONE): 8,

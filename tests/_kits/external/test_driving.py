@@ -285,6 +285,47 @@ async def test_people_are_asked_again_if_there_is_nothing_of_what_they_have_name
 
 
 @virtual_time
+async def test_a_thing_of_others_is_not_deleted_with_an_object_that_names_it():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+
+    @external.observe
+    async def observe(key, name, **_):
+        found = await cloud.get(key)
+        return found if found is None or found['owner'] == name else None
+
+    async with running(registry) as api:
+        for key, owner in ('k1', 'b'), ('k2', 'a'):
+            cloud.things[key] = Thing(key, None, {'plan': 'small', 'owner': owner}, 0.0)
+            await api.client.create('things', 'a', spec={'plan': 'large'}, metadata={
+                'annotations': {f'{RECORD}.adopt': key}})
+            await api.client.wait('things', 'a', get_record)
+            await api.client.delete('things', 'a')
+            await api.client.wait_gone('things', 'a', timeout=1000)
+    assert [thing.key for thing in cloud.living] == ['k1']
+
+
+@virtual_time
+async def test_a_deletion_after_a_lost_creation_needs_no_desired_state_if_the_thing_can_be_found():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry)
+
+    @external.desired
+    async def desired(spec, meta, **_):
+        if 'deletionTimestamp' in meta:
+            raise kopf.TemporaryError("It is wanted by nobody.", delay=60)
+        return dict(spec)
+
+    async with running(registry) as api:
+        cloud.faults.append('after')
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await api.client.wait('things', 'a', lambda _: cloud.living)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a', timeout=1000)
+    assert not cloud.living
+
+
+@virtual_time
 async def test_an_empty_key_is_no_answer():
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry)

@@ -138,3 +138,12 @@ def test_in_a_deletion_an_announced_call_is_made_if_another_process_can_have_mad
         assert step(Situation(
             record=record, can=Abilities(is_idempotent=is_idempotent), now=NOW, token='new',
             is_deleting=True, is_armed=True)) == expected
+
+
+def test_what_only_people_have_named_is_deleted_only_if_the_system_has_it():
+    record = Record(phase=Phase.DELETING, key='k1', adopted='k1')
+    for observed, expected in (
+            (UNSEEN, Call('observe', 'k1')), ({}, Call('delete', 'k1')), (None, Release())):
+        assert step(Situation(
+            record=record, can=Abilities(), now=NOW, token='new', is_deleting=True,
+            observed=observed)) == expected
