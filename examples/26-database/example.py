@@ -2,14 +2,16 @@
 Databases of PostgreSQL with users, backups, and restore. A ``Database`` is a stateful set with a
 service, and with backups by a schedule; a new database can begin with the backup of another one. A
 ``DatabaseUser`` has a password in a Secret, and a role in the database, which the operator creates
-by SQL, corrects, and drops. ``docs/example-database.md`` says why it is built so. Type ``pytest
-examples/26-database``: the tests use a fake server. In a cluster, type ``pip install asyncpg``,
-then ``kopf run -A examples/26-database/example.py``, apply ``crd.yaml`` and ``obj.yaml``, and see
-the databases in ``kubectl get databases,databaseusers``.
+by SQL, corrects, and drops: see ``docs/example-database.md``. Type ``pytest examples/26-database``:
+the tests use a fake server. In a cluster, type ``pip install asyncpg``, then ``kopf run -A
+examples/26-database/example.py``, apply ``crd.yaml`` and ``obj.yaml``, and see the databases in
+``kubectl get databases,databaseusers``.
 """
 import base64
 import contextlib
 import dataclasses
+import json
+import pathlib
 import secrets
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -17,22 +19,22 @@ from typing import Annotated, Any
 import kopf
 from annotated_types import Ge, Le, Len
 
-ADMIN = 'postgres'
-NAME = 'app'  # of the only database on each server
-SCRIPT = '''
-set -eu -o pipefail
-file=/backups/$(date -u +%Y%m%d-%H%M%S).sql.gz
-pg_dump --no-owner --no-acl | gzip > $file.part
-mv $file.part $file
-ls -t /backups/*.sql.gz | tail -n +$((KEEP + 1)) | xargs -r rm
-'''
+with contextlib.suppress(ImportError):  # all but the roles works without it
+    import asyncpg  # pyright: ignore[reportMissingImports]
+
+ADMIN, NAME = 'postgres', 'app'  # of the only database on each server
+OWNER = 'app_owner'  # of all tables, as the users act as this role
+CRON = kopf.Pattern(r'^(@[a-z]+|\S+( \S+){4})$')
+IS_NAME = "self.metadata.name.matches('^[a-z][a-z0-9-]{0,39}$')"
+START, BACKUP = ((pathlib.Path(__file__).parent / f'{name}.sh').read_text(encoding='utf-8')
+                 for name in ('start', 'backup'))
 
 
 # The kinds.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backups:
-    schedule: Annotated[str, Len(9, 100)] = '0 3 * * *'  # In the syntax of cron.
+    schedule: Annotated[str, CRON] = '0 3 * * *'  # In the syntax of cron.
     keep: Annotated[int, Ge(1), Le(365)] = 7  # How many to keep.
     storage: Annotated[kopf.Quantity, kopf.Immutable] = kopf.Quantity('1Gi')
 
@@ -55,6 +57,7 @@ class DatabaseSpec:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatabaseStatus:
     ready: bool = False
+    filled: bool = False  # Whether the data are complete: the server was ready once.
     last_backup: str | None = None
     conditions: kopf.Conditions = dataclasses.field(default_factory=list)
 
@@ -62,7 +65,9 @@ class DatabaseStatus:
 @kopf.crd('example.com', 'v1', plural='databases', short=['db'],
           columns=[kopf.Column('Ready', '.status.ready'),
                    kopf.Column('Last backup', '.status.lastBackup')],
-          rules=[kopf.CEL('size(self.metadata.name) <= 40', "The name is too long")])
+          rules=[kopf.CEL(IS_NAME, "The name is too long, or is none of a service"),
+                 kopf.CEL('has(self.spec.restore) == has(oldSelf.spec.restore)',
+                          "Only a new database can begin with a backup", field='.spec.restore')])
 class Database:
     spec: DatabaseSpec = DatabaseSpec()
     status: DatabaseStatus = DatabaseStatus()
@@ -83,9 +88,8 @@ class UserStatus:
 @kopf.crd('example.com', 'v1', plural='databaseusers',
           columns=[kopf.Column('Database', '.spec.database'),
                    kopf.Column('Ready', '.status.conditions[?(@.type=="Ready")].status')],
-          rules=[kopf.CEL("self.metadata.name.matches('^[a-z][a-z0-9-]{0,39}$') && "
-                          "!self.metadata.name.startsWith('pg') && "
-                          f"self.metadata.name != '{ADMIN}'",
+          rules=[kopf.CEL(f"{IS_NAME} && !self.metadata.name.startsWith('pg') && "
+                          f"!(self.metadata.name in ['{ADMIN}', 'public', 'none'])",
                           "The name cannot be that of a user")])
 class DatabaseUser:
     spec: UserSpec
@@ -96,50 +100,49 @@ class DatabaseUser:
 
 @kopf.on.create(Database)
 @kopf.needs('secrets', verbs=['create', 'patch', 'list'])
-@kopf.needs('persistentvolumeclaims', verbs=['create', 'patch'])
+@kopf.needs('persistentvolumeclaims', verbs=['create', 'patch', 'list'])
 async def keep(name, namespace, spec: DatabaseSpec, **_):
-    metadata = {'namespace': namespace, 'labels': {'example.com/database': name}}
-    await kopf.apply({
-        'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {**metadata, 'name': f'{name}-admin'},
-        'stringData': {'password': kopf.generated(secrets.token_urlsafe)}})
-    await kopf.apply({
-        'apiVersion': 'v1', 'kind': 'PersistentVolumeClaim',
-        'metadata': {**metadata, 'name': f'{name}-backups'},
-        'spec': describe_claim(spec.backups.storage)})
+    for kind, suffix, content in [
+            ('Secret', 'admin', {'stringData': {'password': secrets.token_urlsafe()}}),
+            ('PersistentVolumeClaim', 'backups', {'spec': describe_claim(spec.backups.storage)})]:
+        if await kopf.get(f'{kind.lower()}s', f'{name}-{suffix}') is None:
+            await kopf.apply({'apiVersion': 'v1', 'kind': kind, **content, 'metadata': {
+                'name': f'{name}-{suffix}', 'namespace': namespace,
+                'labels': {'example.com/database': name}}})
 
 
 # The server and its backups.
 
 @kopf.reconcile(
     Database, owns=['statefulsets.apps', 'services', 'cronjobs.batch'], conditions=True)
-def serve(name, spec: DatabaseSpec, children, patch, **_):
+def serve(name, spec: DatabaseSpec, status: DatabaseStatus, children, patch, **_):
     labels = {'database': name}
-    yield {
-        'apiVersion': 'v1', 'kind': 'Service', 'metadata': {'name': name},
-        'spec': {'selector': labels, 'ports': [{'port': 5432, 'protocol': 'TCP'}]},
-    }
+    server = children.get('statefulsets', name)
+    is_ready = bool(server and server.status.get('readyReplicas'))
+    is_filled = is_ready or status.filled
+    yield {'apiVersion': 'v1', 'kind': 'Service', 'metadata': {'name': name}, 'spec': {
+        'selector': labels, 'ports': [{'port': 5432, 'protocol': 'TCP'}]}}
     yield {
         'apiVersion': 'apps/v1', 'kind': 'StatefulSet', 'metadata': {'name': name},
         'spec': {
-            'serviceName': name, 'replicas': 1,
-            'selector': {'matchLabels': labels},
-            'template': {'metadata': {'labels': labels}, 'spec': describe_server(name, spec)},
-            'volumeClaimTemplates': [
-                {'metadata': {'name': 'data'}, 'spec': describe_claim(spec.storage)}],
+            'serviceName': name, 'replicas': 1, 'selector': {'matchLabels': labels},
+            'template': {'metadata': {'labels': labels},
+                         'spec': describe_server(name, spec, is_filled=is_filled)},
+            'volumeClaimTemplates': [{
+                'metadata': {'name': 'data'}, 'spec': describe_claim(spec.storage)}],
         },
     }
     yield {
         'apiVersion': 'batch/v1', 'kind': 'CronJob', 'metadata': {'name': f'{name}-backup'},
         'spec': {
             'schedule': spec.backups.schedule, 'concurrencyPolicy': 'Forbid',
-            'jobTemplate': {'spec': {'backoffLimit': 3, 'template': {
-                'spec': describe_backup(name, spec)}}},
+            'jobTemplate': {'spec': {'backoffLimit': 3, 'activeDeadlineSeconds': 6 * 3600,
+                                     'template': {'spec': describe_backup(name, spec)}}},
         },
     }
-    server = children.get('statefulsets', name)
     job = children.get('cronjobs', f'{name}-backup')
-    patch.status['ready'] = bool(server and server.status.get('readyReplicas'))
-    patch.status['lastBackup'] = job and job.status.get('lastSuccessfulTime')
+    last = job and job.status.get('lastSuccessfulTime')
+    patch.status.update(ready=is_ready, filled=is_filled, lastBackup=last)
 
 
 def describe_claim(storage: kopf.Quantity) -> dict[str, Any]:
@@ -147,32 +150,30 @@ def describe_claim(storage: kopf.Quantity) -> dict[str, Any]:
 
 
 def describe_env(name: str, variable: str, **values: str) -> list[dict[str, Any]]:
-    """Describe the environment: the password of the administrator, and other values."""
     password = {'secretKeyRef': {'name': f'{name}-admin', 'key': 'password'}}
     return [{'name': variable, 'valueFrom': password},
             *({'name': key, 'value': value} for key, value in values.items())]
 
 
-def describe_volume(name: str, database: str) -> dict[str, Any]:
-    return {'name': name, 'persistentVolumeClaim': {'claimName': f'{database}-backups'}}
+def describe_volume(name: str, database: str, **options: bool) -> dict[str, Any]:
+    return {'name': name, 'persistentVolumeClaim': {'claimName': f'{database}-backups', **options}}
 
 
-def describe_server(name: str, spec: DatabaseSpec) -> dict[str, Any]:
-    restored = [] if spec.restore is None else [{
-        'name': 'restored', 'readOnly': True, 'subPath': spec.restore.file,
-        'mountPath': '/docker-entrypoint-initdb.d/restore.sql.gz'}]  # read if there are no data
+def describe_server(name: str, spec: DatabaseSpec, *, is_filled: bool) -> dict[str, Any]:
+    restored = [] if spec.restore is None or is_filled else [spec.restore]
     return {
         'containers': [{
             'name': 'postgres',
             'image': f'postgres:{spec.version}',
-            'env': describe_env(
-                name, 'POSTGRES_PASSWORD', POSTGRES_DB=NAME, PGDATA='/data/pgdata'),
+            'command': ['bash', '-c', START],
+            'env': describe_env(name, 'POSTGRES_PASSWORD', POSTGRES_DB=NAME, PGDATA='/data/pgdata'),
             'ports': [{'containerPort': 5432, 'protocol': 'TCP'}],
             'readinessProbe': {'exec': {'command': ['pg_isready', '-h', '127.0.0.1']}},
-            'volumeMounts': [{'name': 'data', 'mountPath': '/data'}, *restored],
+            'volumeMounts': [{'name': 'data', 'mountPath': '/data'}, *({
+                'name': 'restored', 'readOnly': True, 'subPath': one.file,
+                'mountPath': '/docker-entrypoint-initdb.d/restore.sql.gz'} for one in restored)],
         }],
-        'volumes': [] if spec.restore is None else [
-            describe_volume('restored', spec.restore.database)],
+        'volumes': [describe_volume('restored', one.database, readOnly=True) for one in restored],
     }
 
 
@@ -182,7 +183,7 @@ def describe_backup(name: str, spec: DatabaseSpec) -> dict[str, Any]:
         'containers': [{
             'name': 'backup',
             'image': f'postgres:{spec.version}',
-            'command': ['bash', '-c', SCRIPT],
+            'command': ['bash', '-c', BACKUP],
             'env': describe_env(
                 name, 'PGPASSWORD', PGHOST=name, PGUSER=ADMIN, PGDATABASE=NAME,
                 KEEP=str(spec.backups.keep)),
@@ -201,8 +202,7 @@ def log_in(name, namespace, spec: UserSpec, **_):
         'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': f'{name}-login'},
         'stringData': {
             'host': spec.database, 'database': NAME, 'username': name,
-            'password': kopf.generated(secrets.token_urlsafe),
-        },
+            'password': kopf.generated(secrets.token_urlsafe)},
     }
 
 
@@ -213,37 +213,49 @@ role = kopf.external(
 
 
 @role.desired
-@kopf.needs('databases.example.com', verbs=['get'])
-async def desired(spec: UserSpec, **_):
+async def desired(spec: UserSpec, meta, **_):
+    if 'deletionTimestamp' in meta:
+        return {}
     database = await kopf.get(Database, spec.database)
     if database is None or not database.status.ready:
         raise kopf.TemporaryError(f"The database {spec.database} does not run.", delay=10)
-    return {'connections': spec.connections, 'can_log_in': True}
+    return {'connections': spec.connections, 'is_superuser': False, 'can_log_in': True}
 
 
 @role.observe
-@kopf.needs('secrets', verbs=['get'])
 async def observe(name, namespace, spec: UserSpec, **_):
     if await kopf.get(Database, spec.database) is None:
         return None
     async with connect(spec, namespace, ADMIN) as connection:
-        if (limit := await get_limit(connection, name)) is None:
+        if (found := await look_at(connection, name)) is None:
             return None
-    return {'connections': limit, 'can_log_in': await can_log_in(spec, name, namespace)}
+    try:  # the server shows the password to nobody, so it is tried, as the user does
+        async with connect(spec, namespace, name):
+            return {**found, 'can_log_in': True}
+    except asyncpg.TooManyConnectionsError:  # which the server says after the login
+        return {**found, 'can_log_in': True}
+    except asyncpg.InvalidAuthorizationSpecificationError:
+        return {**found, 'can_log_in': False}
 
 
 @role.update
 @role.create(idempotent=True)  # as the name is the token
-async def put(name, namespace, spec: UserSpec, **_):
+async def put(name, namespace, spec: UserSpec, meta, **_):
+    key = f'{namespace}/{spec.database}/{name}'
+    if 'deletionTimestamp' in meta:  # only the key is needed of what can exist
+        return key
     password = await get_password(f'{name}-login')
     async with connect(spec, namespace, ADMIN) as connection:
-        if await get_limit(connection, name) is None:
-            await execute(connection, 'CREATE ROLE %I', name)
+        for one in (OWNER, name):
+            if await look_at(connection, one) is None:
+                await execute(connection, 'CREATE ROLE %I', one)
         await execute(
-            connection, 'ALTER ROLE %I LOGIN PASSWORD %L CONNECTION LIMIT %s',
-            name, password, str(spec.connections))
-        await execute(connection, 'GRANT CREATE, USAGE ON SCHEMA public TO %I', name)
-    return f'{namespace}/{spec.database}/{name}'
+            connection, 'ALTER ROLE %I LOGIN PASSWORD %L CONNECTION LIMIT %s NOSUPERUSER '
+            "VALID UNTIL 'infinity'", name, password, str(spec.connections))
+        await execute(connection, 'GRANT %I TO %I', OWNER, name)
+        await execute(connection, 'ALTER ROLE %I SET role TO %I', name, OWNER)
+        await execute(connection, 'ALTER DATABASE %I OWNER TO %I', NAME, OWNER)
+    return key
 
 
 @role.delete
@@ -251,15 +263,14 @@ async def drop(name, namespace, spec: UserSpec, **_):
     if await kopf.get(Database, spec.database) is None:
         return
     async with connect(spec, namespace, ADMIN) as connection:
-        if await get_limit(connection, name) is not None:
-            await execute(connection, 'REASSIGN OWNED BY %I TO %I', name, ADMIN)  # the tables stay
+        if await look_at(connection, name) is not None:
+            await execute(connection, 'REASSIGN OWNED BY %I TO %I', name, OWNER)  # the tables stay
             await execute(connection, 'DROP OWNED BY %I', name)
             await execute(connection, 'DROP ROLE %I', name)
 
 
 @contextlib.asynccontextmanager
 async def connect(spec: UserSpec, namespace: str, user: str) -> AsyncIterator[Any]:
-    import asyncpg  # pyright: ignore[reportMissingImports]  # all else works without it
     secret = f'{spec.database}-admin' if user == ADMIN else f'{user}-login'
     connection = await asyncpg.connect(
         host=f'{spec.database}.{namespace}', user=user, password=await get_password(secret),
@@ -271,27 +282,16 @@ async def connect(spec: UserSpec, namespace: str, user: str) -> AsyncIterator[An
 
 
 async def get_password(secret: str) -> str:
-    found = await kopf.get('secrets', secret)
-    if found is None:
+    if (found := await kopf.get('secrets', secret)) is None:
         raise kopf.TemporaryError(f"There is no secret {secret} yet.", delay=5)
     return base64.b64decode(found['data']['password']).decode()
 
 
-async def get_limit(connection: Any, name: str) -> int | None:
-    """Get how many connections a role can have; None if there is no such role."""
-    return await connection.fetchval('SELECT rolconnlimit FROM pg_roles WHERE rolname = $1', name)
-
-
-async def can_log_in(spec: UserSpec, name: str, namespace: str) -> bool:
-    """Try the password as the user does; the server shows it to nobody."""
-    import asyncpg  # pyright: ignore[reportMissingImports]
-    try:
-        async with connect(spec, namespace, name):
-            return True
-    except asyncpg.TooManyConnectionsError:  # which the server says after the login
-        return True
-    except asyncpg.InvalidAuthorizationSpecificationError:
-        return False
+async def look_at(connection: Any, name: str) -> dict[str, Any] | None:
+    """Look at a role; None if there is no such role."""
+    return json.loads(await connection.fetchval(
+        "SELECT json_build_object('connections', rolconnlimit, 'is_superuser', rolsuper) "
+        'FROM pg_roles WHERE rolname = $1', name) or 'null')
 
 
 async def execute(connection: Any, template: str, *values: str) -> None:

@@ -3,6 +3,7 @@ import base64
 import contextlib
 import os
 import pathlib
+import subprocess
 
 import pytest
 from kopf import testing
@@ -30,12 +31,12 @@ async def run(server):
         assert operator.confinement is not None and not operator.confinement.refused
 
 
-async def create_database(client):
-    await client.create('databases', 'shop', spec={})
-    await client.wait('statefulsets', 'shop', timeout=1000)
-    await client.patch('statefulsets', 'shop', {'status': {'replicas': 1, 'readyReplicas': 1}},
+async def create_database(client, name='shop', **spec):
+    await client.create('databases', name, spec=spec)
+    await client.wait('statefulsets', name, timeout=1000)
+    await client.patch('statefulsets', name, {'status': {'replicas': 1, 'readyReplicas': 1}},
                        subresource='status')
-    await client.wait('databases', 'shop', lambda obj: obj['status']['ready'], timeout=1000)
+    await client.wait('databases', name, lambda obj: obj['status']['ready'], timeout=1000)
 
 
 async def create_user(client):
@@ -102,6 +103,8 @@ async def test_what_others_change_in_the_role_is_corrected(server):
 async def test_the_data_outlive_the_database_and_have_their_password(server):
     async with run(server) as client:
         password = await get_password(client, 'shop-admin')
+        await client.patch(
+            'secrets', 'shop-admin', {'metadata': {'annotations': {'kopf.dev/rotate': 'now'}}})
         await client.delete('databases', 'shop')
         await client.wait_gone('statefulsets', 'shop')
         await client.get('persistentvolumeclaims', 'shop-backups')
@@ -120,6 +123,18 @@ async def test_a_user_goes_even_if_its_database_has_gone(server):
 
 
 @testing.virtual_time
+async def test_a_user_goes_even_if_its_role_could_never_be_created(server):
+    async with run(server) as client:
+        server.faults.add(testing.Fault(action='refuse', status=500, verb='create'))
+        await client.create('databaseusers', 'web', spec={'database': 'shop'})
+        await asyncio.sleep(100)
+        await client.delete('databases', 'shop')
+        await client.wait_gone('databases', 'shop')
+        await client.delete('databaseusers', 'web')
+        await client.wait_gone('databaseusers', 'web', timeout=1000)
+
+
+@testing.virtual_time
 async def test_a_new_database_begins_with_a_backup(server):
     async with run(server) as client:
         restore = {'database': 'shop', 'file': '20261127-030000.sql.gz'}
@@ -127,8 +142,82 @@ async def test_a_new_database_begins_with_a_backup(server):
         found = await client.wait('statefulsets', 'copy')
         template = found['spec']['template']['spec']
         [volume] = template['volumes']
-        assert volume['persistentVolumeClaim'] == {'claimName': 'shop-backups'}
+        assert volume['persistentVolumeClaim'] == {'claimName': 'shop-backups', 'readOnly': True}
         mount = template['containers'][0]['volumeMounts'][1]
         assert (mount['subPath'], mount['readOnly']) == ('20261127-030000.sql.gz', True)
-        with pytest.raises(testing.APIError, match="cannot be changed"):
-            await client.patch('databases', 'copy', {'spec': {'restore': None}})
+
+
+@testing.virtual_time
+async def test_a_complete_copy_does_not_need_the_backup_any_more(server):
+    async with run(server) as client:
+        restore = {'database': 'shop', 'file': '20261127-030000.sql.gz'}
+        await create_database(client, 'copy', restore=restore)
+        for ready in 1, 0:  # it remembers that
+            await client.patch(
+                'statefulsets', 'copy', {'status': {'readyReplicas': ready}}, subresource='status')
+            await asyncio.sleep(10)
+            found = await client.get('statefulsets', 'copy')
+            template = found['spec']['template']['spec']
+            assert not template.get('volumes')
+            assert len(template['containers'][0]['volumeMounts']) == 1
+
+
+@testing.virtual_time
+async def test_a_database_with_data_cannot_begin_with_a_backup(server):
+    async with run(server) as client:
+        restore = {'database': 'shop', 'file': '20261127-030000.sql.gz'}
+        with pytest.raises(testing.APIError, match="Only a new database can begin with a backup"):
+            await client.patch('databases', 'shop', {'spec': {'restore': restore}})
+
+
+@pytest.fixture()
+def back_up(tmp_path):
+    """Execute the script of the backups; the dump writes a line, and then succeeds or not."""
+    (tmp_path / 'backups').mkdir()
+    script = (HERE / 'backup.sh').read_text().replace('cd /backups', f'cd {tmp_path}/backups')
+
+    def back_up(time, *, keep=2, succeeds=True):
+        for name, line in [
+                ('date', f'echo {time}'), ('pg_dump', f'echo dump; {str(succeeds).lower()}')]:
+            (tmp_path / name).write_text(f'#!/bin/bash\n{line}\n')
+            (tmp_path / name).chmod(0o755)
+        done = subprocess.run(
+            ['bash', '-c', script], check=False, capture_output=True, env={
+                **os.environ, 'PATH': f"{tmp_path}:{os.environ['PATH']}", 'KEEP': str(keep)})
+        assert (done.returncode == 0) == succeeds, done.stderr
+        return sorted(path.name for path in (tmp_path / 'backups').iterdir())
+
+    return back_up
+
+
+def test_the_newest_backups_are_kept(back_up):
+    assert [back_up(str(time)) for time in (1, 2, 3)][-1] == ['2.sql.gz', '3.sql.gz']
+
+
+def test_a_broken_backup_leaves_nothing_and_replaces_nothing(back_up):
+    back_up('1')
+    assert back_up('2', succeeds=False) == ['1.sql.gz']
+    assert back_up('3') == ['1.sql.gz', '3.sql.gz']
+
+
+def test_old_backups_go_even_if_there_is_no_room_for_new_ones(back_up):
+    for time in 1, 2, 3:
+        back_up(str(time), keep=7)
+    assert back_up('4', keep=2, succeeds=False) == ['2.sql.gz', '3.sql.gz']
+
+
+def test_a_server_without_its_complete_data_does_not_start(tmp_path):
+    (tmp_path / 'docker-entrypoint.sh').write_text('#!/bin/bash\n')
+    (tmp_path / 'docker-entrypoint.sh').chmod(0o755)
+    script = (HERE / 'start.sh').read_text().replace('/docker-entrypoint-initdb.d', str(tmp_path))
+
+    def start():
+        return subprocess.run(['bash', '-c', script], check=False, capture_output=True, env={
+            **os.environ, 'PATH': f"{tmp_path}:{os.environ['PATH']}", 'PGDATA': str(tmp_path),
+        }).returncode
+
+    assert start() == 0
+    (tmp_path / 'PG_VERSION').touch()  # as the image begins, before it executes the scripts
+    assert start() == 1
+    (tmp_path / 'complete').touch()  # as the last script does
+    assert start() == 0

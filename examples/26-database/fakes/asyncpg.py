@@ -38,24 +38,28 @@ class Connection:
         if query == 'SELECT format($1, VARIADIC $2::text[])':
             template, values = values
             return json.dumps([template, *values])
-        assert query == 'SELECT rolconnlimit FROM pg_roles WHERE rolname = $1', query
+        assert query.startswith('SELECT json_build_object('), query
+        if values == ('app_owner',):
+            return '{}'
         role = await self.find(*values)
-        return role and role['connections']
+        return role and json.dumps({
+            'connections': role['connections'], 'is_superuser': role['superuser']})
 
     async def execute(self, statement):
         match json.loads(statement):
             case ['CREATE ROLE %I', name]:
                 await self.call('POST', '/roles', json={
-                    'name': f'{self.host}/{name}', 'connections': -1})
-            case ['ALTER ROLE %I LOGIN PASSWORD %L CONNECTION LIMIT %s', name, password, limit]:
+                    'name': f'{self.host}/{name}', 'connections': -1, 'superuser': False})
+            case [template, name, password, limit] if template.startswith('ALTER ROLE %I LOGIN '):
                 role = await self.find(name)
                 await self.call('PATCH', f"/roles/{role['id']}", json={
-                    'password': password, 'connections': int(limit)})
+                    'password': password, 'connections': int(limit), 'superuser': False})
             case ['DROP ROLE %I', name]:
                 role = await self.find(name)
                 await self.call('DELETE', f"/roles/{role['id']}")
             case [template, *_]:
-                assert template.startswith(('GRANT ', 'REASSIGN OWNED ', 'DROP OWNED ')), template
+                assert template.startswith((
+                    'GRANT ', 'REVOKE ', 'ALTER ', 'REASSIGN OWNED ', 'DROP OWNED ')), template
 
     async def find(self, name) -> Any:
         found = await self.call('GET', '/roles', params={'name': f'{self.host}/{name}'})
