@@ -32,7 +32,7 @@ class Type(enum.StrEnum):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordSpec:
     """What the name servers should answer."""
-    name: Annotated[str, Len(1, 253), kopf.Pattern(r'^[a-z0-9_*]([a-z0-9_.*-]*[a-z0-9])?$')]
+    name: Annotated[str, Len(1, 253), kopf.Pattern(r'^([*]|[a-z0-9_-]+)([.][a-z0-9_-]+)*$')]
     """The full name, such as ``www.example.org``, without a dot at its end."""
     type: Type = Type.A
     values: Annotated[list[Annotated[str, Len(1, 255)]], Len(1, 20)]
@@ -50,7 +50,13 @@ class RecordStatus:
                    kopf.Column('Type', '.spec.type'),
                    kopf.Column('Synced', '.status.conditions[?(@.type=="Synced")].status')],
           rules=[kopf.CEL("self.spec.type != 'CNAME' || size(self.spec.values) == 1",
-                          "A CNAME has one value", field='.spec.values')])
+                          "A CNAME has one value", field='.spec.values'),
+                 *(kopf.CEL(f"self.spec.type != '{type_}' || "
+                            f"self.spec.values.all(value, value.matches('{pattern}'))",
+                            f"The values of {type_} are {what}", field='.spec.values')
+                   for type_, pattern, what in [
+                       (Type.A, '^[0-9]{1,3}([.][0-9]{1,3}){3}$', "IPv4 addresses"),
+                       (Type.AAAA, '^[0-9a-f:]*:[0-9a-f:.]*$', "IPv6 addresses, in lower case")])])
 class DNSRecord:
     spec: RecordSpec
     status: RecordStatus = RecordStatus()
@@ -80,42 +86,48 @@ async def call(memo: kopf.Memo, method: str, path: str, **options: Any) -> Any:
 
 record = kopf.external(
     DNSRecord, id='record', interval=600, limit=kopf.Rate(4, per=1.0, concurrency=2),
-    immutable=['name', 'type'], replace=True, conditions=True)
+    immutable=['name', 'type'], replace=True, shown=['name', 'type'], conditions=True)
 
 
 @kopf.index(DNSRecord)
-def claims(spec: RecordSpec, meta, namespace, name, **_):
-    return {(spec.name, spec.type): (meta['creationTimestamp'], namespace, name)}
+def claims(spec: RecordSpec, status: RecordStatus, body, meta, namespace, name, **_):
+    held = [status.record.get(field) for field in ('name', 'type')]
+    is_holder = record.get_key(body) is not None and held in ([None, None], [spec.name, spec.type])
+    return {(spec.name, spec.type): (not is_holder, meta['creationTimestamp'], namespace, name)}
 
 
 @record.desired
 def desired(spec: RecordSpec, namespace, name, claims: kopf.Index, **_):
-    _, *owner = min(claims.get((spec.name, spec.type)) or [('', namespace, name)])
+    _, _, *owner = min(claims.get((spec.name, spec.type)) or [(True, '', namespace, name)])
     if owner != [namespace, name]:
         raise kopf.TemporaryError(f"{spec.name} belongs to {'/'.join(owner)}.", delay=60)
-    return {'name': spec.name, 'type': spec.type, 'values': sorted(spec.values), 'ttl': spec.ttl}
+    return {'name': spec.name, 'type': spec.type, 'values': sorted({*spec.values}),
+            'ttl': spec.ttl}
 
 
 @record.observe
-async def observe(key, memo: kopf.Memo, **_):
+async def observe(key, namespace, name, memo: kopf.Memo, **_):
     try:
         found = await call(memo, 'GET', f'/records/{key}')
     except aiohttp.ClientResponseError as e:
         if e.status == 404:
             return None
         raise
+    if not found.get('comment', '').startswith(f'{namespace}/{name} '):
+        return None  # whoever may annotate objects could let them adopt a record of others
     return {**found, 'values': sorted(found['values'])}
 
 
 @record.find
-async def find(token, memo: kopf.Memo, **_):
-    found = await call(memo, 'GET', '/records', params={'comment': token})
+async def find(token, namespace, name, memo: kopf.Memo, **_):
+    found = await call(memo, 'GET', '/records', params={'comment': f'{namespace}/{name} {token}'})
     return found['items'][0]['id'] if found['items'] else None
 
 
 @record.create
-async def create(token, desired, memo: kopf.Memo, **_):
-    created = await call(memo, 'POST', '/records', json={**desired, 'comment': token})
+async def create(token, desired, namespace, name, memo: kopf.Memo, **_):
+    created = await call(
+        memo, 'POST', '/records', json={**desired, 'comment': f'{namespace}/{name} {token}'})
     return created['id']
 
 
@@ -133,20 +145,21 @@ async def delete(key, memo: kopf.Memo, **_):
 
 @kopf.reconcile('services', owns=['dnsrecords.example.com'])
 def publish(name, annotations, status, **_):
+    label = annotations.get(ANNOTATION, '').lower().removesuffix(f'.{ZONE}')
+    if not label:
+        return []
     ingress = status.get('loadBalancer', {}).get('ingress', [])
-    addresses = sorted(item['ip'] for item in ingress if 'ip' in item)
+    if not ingress:  # the addresses can vanish for a moment: the records stay as they are
+        return None
+    addresses = sorted(item['ip'].lower() for item in ingress if 'ip' in item)
     hostnames = [item['hostname'] for item in ingress if 'hostname' in item]
-    if ANNOTATION not in annotations:
-        return
-    label = annotations[ANNOTATION]
-    for suffix, type_, values in [
-            ('a', Type.A, [address for address in addresses if ':' not in address]),
-            ('aaaa', Type.AAAA, [address for address in addresses if ':' in address]),
-            ('cname', Type.CNAME, [] if addresses else hostnames[:1])]:
-        if values:
-            yield {
-                'apiVersion': 'example.com/v1',
-                'kind': 'DNSRecord',
-                'metadata': {'name': f'{name}-{suffix}'},
-                'spec': {'name': f'{label}.{ZONE}', 'type': type_, 'values': values},
-            }
+    return [{
+        'apiVersion': 'example.com/v1',
+        'kind': 'DNSRecord',
+        'metadata': {'name': f'{name}-{suffix}'},
+        'spec': {'name': f'{label}.{ZONE}', 'type': type_, 'values': values},
+    } for suffix, type_, values in [
+        ('a', Type.A, [address for address in addresses if ':' not in address]),
+        ('aaaa', Type.AAAA, [address for address in addresses if ':' in address]),
+        ('cname', Type.CNAME, [] if addresses else hostnames[:1]),
+    ] if values]

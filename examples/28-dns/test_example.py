@@ -90,38 +90,94 @@ async def test_nothing_is_called_before_the_provider_allows_it(provider):
         assert provider.things('records')[0]['ttl'] == 60
 
 
+@pytest.mark.parametrize('names', ['ab', 'ba'])
 @testing.virtual_time
-async def test_the_first_object_has_the_name_until_it_is_gone(provider):
+async def test_the_first_object_has_the_name_until_it_is_gone(provider, names):
     async with run(provider) as client:
-        await client.create('dnsrecords', 'first', spec=WWW)
-        await client.wait('dnsrecords', 'first', is_synced)
-        await asyncio.sleep(2)
-        await client.create('dnsrecords', 'second', spec={**WWW, 'values': ['203.0.113.66']})
+        first, second = names
+        await client.create('dnsrecords', first, spec=WWW)
+        await client.wait('dnsrecords', first, is_synced)
+        await client.create('dnsrecords', second, spec={**WWW, 'values': ['203.0.113.66']})
         await asyncio.sleep(200)
         [record] = provider.things('records')
         assert record['values'] == ['192.0.2.10']
-        await client.delete('dnsrecords', 'first')
+        await client.delete('dnsrecords', first)
         await asyncio.sleep(200)
         [record] = provider.things('records')
         assert record['values'] == ['203.0.113.66']
 
 
 @testing.virtual_time
-async def test_a_service_has_the_records_of_its_addresses(provider):
+async def test_an_older_object_gets_no_name_that_is_in_use(provider):
+    async with run(provider) as client:
+        await client.create('dnsrecords', 'older', spec={**WWW, 'name': 'web.example.org'})
+        await client.wait('dnsrecords', 'older', is_synced)
+        await asyncio.sleep(2)
+        await client.create('dnsrecords', 'newer', spec=WWW)
+        await client.wait('dnsrecords', 'newer', is_synced)
+        await client.patch('dnsrecords', 'older', {'spec': WWW})
+        await asyncio.sleep(2000)
+        assert sorted(record['name'] for record in provider.things('records')) == [
+            'web.example.org', 'www.example.org']
+
+
+@testing.virtual_time
+async def test_an_object_can_go_though_its_name_is_that_of_another_one(provider):
+    async with run(provider) as client:
+        await client.create('dnsrecords', 'first', spec=WWW)
+        await client.wait('dnsrecords', 'first', is_synced)
+        provider.faults.add(testing.Fault(action='refuse', status=500, verb='create', count=1))
+        await client.create('dnsrecords', 'second', spec={**WWW, 'name': 'web.example.org'})
+        await asyncio.sleep(1)
+        await client.patch('dnsrecords', 'second', {'spec': WWW})
+        await client.delete('dnsrecords', 'second')
+        await client.wait_gone('dnsrecords', 'second', timeout=1000)
+        assert [record['name'] for record in provider.things('records')] == ['www.example.org']
+
+
+@testing.virtual_time
+async def test_nobody_gets_a_record_of_others_by_an_annotation(provider):
+    async with run(provider) as client:
+        record = {'name': 'example.org', 'type': 'MX', 'values': ['mail.example.org']}
+        key = await provider.create('records', record)
+        await client.create('dnsrecords', 'www', spec=WWW, metadata={'annotations': {
+            'external.kopf.dev/record.adopt': key}})
+        await asyncio.sleep(100)
+        await client.delete('dnsrecords', 'www')
+        await asyncio.sleep(100)
+        assert provider.things('records') == [{'id': key, **record}]
+
+
+@testing.virtual_time
+async def test_values_that_cannot_be_served_are_refused(provider):
+    async with run(provider) as client:
+        for type_, values in [
+                ('A', ['nonsense']), ('AAAA', ['192.0.2.10']), ('AAAA', ['2001:DB8::1']),
+                ('CNAME', ['a.example.org', 'b.example.org'])]:
+            with pytest.raises(testing.APIError, match=r'The values of|A CNAME has one'):
+                await client.create(
+                    'dnsrecords', 'www', spec={**WWW, 'type': type_, 'values': values})
+
+
+@pytest.mark.parametrize('label', ['shop', 'Shop.example.org'])
+@testing.virtual_time
+async def test_a_service_has_the_records_of_its_addresses(provider, label):
     async with run(provider) as client:
         await client.create({
             'apiVersion': 'v1', 'kind': 'Service',
-            'metadata': {'name': 'shop', 'annotations': {'example.com/dns-name': 'shop'}},
+            'metadata': {'name': 'shop', 'annotations': {'example.com/dns-name': label}},
             'spec': {'type': 'LoadBalancer', 'ports': [{'port': 80, 'protocol': 'TCP'}]}})
         await asyncio.sleep(10)
         assert provider.things('records') == []
-        ingress = [{'ip': '192.0.2.1'}, {'ip': '2001:db8::1'}]
-        await client.patch('services', 'shop', {'status': {'loadBalancer': {'ingress': ingress}}},
-                           subresource='status')
-        await asyncio.sleep(10)
-        assert {(record['name'], record['type'], *record['values'])
-                for record in provider.things('records')} == {
-            ('shop.example.org', 'A', '192.0.2.1'), ('shop.example.org', 'AAAA', '2001:db8::1')}
+        for ingress in [{'ip': '192.0.2.1'}, {'ip': '2001:db8::1'}], []:  # they vanish
+            await client.patch(
+                'services', 'shop', {'status': {'loadBalancer': {'ingress': ingress}}},
+                subresource='status')
+            await asyncio.sleep(10)
+            assert {(record['name'], record['type'], *record['values'])
+                    for record in provider.things('records')} == {
+                ('shop.example.org', 'A', '192.0.2.1'),
+                ('shop.example.org', 'AAAA', '2001:db8::1')}
         await client.patch('services', 'shop', {'metadata': {'annotations': None}})
         await asyncio.sleep(30)
         assert provider.things('records') == []
