@@ -43,11 +43,12 @@ class Role(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    name: Annotated[str, Len(1, 253)]  # The name by which the user logs in.
+    name: Annotated[str, Len(1, 253), kopf.CEL(
+        "!self.startsWith('system:')", "This is nobody's name")]  # By which the user logs in.
     role: Role = Role.EDIT
 
 
-Environment = Annotated[str, Len(1, 20), kopf.Pattern('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$')]
+Environment = Annotated[str, Len(1, 20), kopf.Pattern('^[a-z0-9]+$')]  # Without any hyphen.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class TeamSpec:
     plan: Plan = Plan.STARTER
     members: Annotated[list[Member], kopf.ListMap('name'), Len(0, 100)] = dataclasses.field(
         default_factory=list)
-    environments: Annotated[list[Environment], Len(1, 5), kopf.CEL(
+    environments: Annotated[list[Environment], kopf.ListSet, Len(1, 5), kopf.CEL(
         'oldSelf.all(one, one in self)',
         "Environments are deleted with their team only")] = dataclasses.field(
         default_factory=lambda: ['dev'])
@@ -74,7 +75,8 @@ class TeamStatus:
                    kopf.Column('Account', '.status.billing.key'),
                    kopf.Column('Billing', '.status.billing.state'),
                    kopf.Column('Ready', '.status.conditions[?(@.type=="Ready")].status')],
-          rules=[kopf.CEL('size(self.metadata.name) <= 30', "The name is too long")])
+          rules=[kopf.CEL("self.metadata.name.matches('^[a-z0-9-]{1,30}$')",
+                          "The name is too long, or has dots")])
 class Team:
     spec: TeamSpec
     status: TeamStatus = TeamStatus()
@@ -84,7 +86,7 @@ class Team:
 
 billing = kopf.external(
     Team, id='billing', interval=300, limit=kopf.Rate(10, per=1.0), shown=['state'],
-    conditions=True)
+    on_drift='report', conditions=True)
 
 
 async def call(method: str, path: str, **options: Any) -> Any:

@@ -95,3 +95,30 @@ async def test_environments_cannot_be_lost_by_a_mistake(service):
         await client.create('teams', 'shop', spec={**SHOP, 'environments': ['dev', 'prod']})
         with pytest.raises(testing.APIError, match="deleted with their team only"):
             await client.patch('teams', 'shop', {'spec': {'environments': ['dev']}})
+
+
+@testing.virtual_time
+async def test_a_closed_account_is_not_opened_again(service):
+    async with run(service) as client:
+        await client.create('teams', 'shop', spec=SHOP)
+        team = await client.wait('teams', 'shop', has_account)
+        key = team['status']['billing']['key']
+        await service.update('accounts', key, {'state': 'suspended'})
+        await client.wait('resourcequotas', 'plan', lambda obj: obj['spec']['hard']['pods'] == '0',
+                          namespace='team-shop-dev', timeout=400)
+        await service.delete('accounts', key)
+        await asyncio.sleep(1000)
+        assert service.things('accounts') == []
+        quota = await client.get('resourcequotas', 'plan', namespace='team-shop-dev')
+        assert quota['spec']['hard']['pods'] == '0'
+
+
+@pytest.mark.parametrize('name, spec', [
+    ('shop.v2', SHOP), ('shop', {**SHOP, 'environments': ['eu-dev']}),  # of the team "shop-eu"
+    ('shop', {**SHOP, 'environments': ['dev', 'dev']}),
+    ('shop', {**SHOP, 'members': [{'name': 'system:anonymous'}]})])
+@testing.virtual_time
+async def test_teams_that_cannot_be_provided_for_are_refused(service, name, spec):
+    async with run(service) as client:
+        with pytest.raises(testing.APIError, match=r'nvalid|Duplicate'):
+            await client.create('teams', name, spec=spec)
