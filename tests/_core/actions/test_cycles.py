@@ -416,6 +416,13 @@ def join(cycle, *handlers, records=None, at=5, **options):
     return cycle.join(handlers, recall=recall, now=make_moment(at), **options)
 
 
+def test_the_time_of_a_handler_in_a_cycle_runs_from_its_first_attempt(cycle):
+    begun = cycle.begin('fn', now=make_moment(9))
+    assert begun.states['fn'].began == make_moment(9).mono
+    assert begun.states['other'] is cycle.states['other']
+    assert begun.begin('fn', now=make_moment(9)) is begun
+
+
 def test_those_who_have_joined_go_on(cycle):
     cycle = note(cycle, 'fn', RETRY)
     assert join(cycle, make_handler('fn')) is cycle
@@ -552,6 +559,14 @@ def test_a_forgotten_sub_handler_is_called_again_by_its_parent_without_the_other
     assert forgotten.states['fn'].subrefs == {'fn/a', 'fn/b'}  # the records go when it closes
 
 
+def test_unfinished_parents_and_other_handlers_keep_their_progress(cycle):
+    cycle = note(note(cycle.recorded(), 'fn', RETRY._replace(subrefs=['fn/a'])), 'other')
+    forgotten = cycle.forget({'fn/a': essence(1)}, now=make_moment(7))
+    assert forgotten.states['fn'] is cycle.states['fn']
+    assert forgotten.states['other'] is cycle.states['other']
+    assert not forgotten.states['fn/a'].finished
+
+
 def test_forgotten_handlers_are_not_recalled_from_their_records(cycle):
     cycle = note(cycle.recorded(), 'other').forget_finished(now=make_moment(7))
     joined = join(cycle, make_handler('other'), records={'other': make_state(Reason.UPDATE)})
@@ -590,6 +605,13 @@ def test_a_reset_stays_if_the_handler_was_called_meanwhile(cycle):
     cycle = cycle.recorded().forget({'fn': essence(1)}, now=make_moment(7))
     cycle = note(cycle, 'fn', RETRY, sees=essence(1))
     assert cycle.regain(essence(1), remember({'fn'})) is cycle
+
+
+def test_a_reset_stays_if_the_record_is_of_an_unfinished_handler(cycle):
+    cycle = cycle.recorded().forget({'fn': essence(1)}, now=make_moment(7))
+    unfinished = make_state(Reason.UPDATE)._replace(success=False)
+    assert not cycle.regain(essence(1), lambda _: unfinished).states['fn'].success
+    assert cycle.regain(essence(1), lambda _: unfinished).unsaved == {'fn': essence(1)}
 
 
 def test_a_reset_of_a_parent_is_taken_back_with_that_of_its_sub_handler(cycle):
