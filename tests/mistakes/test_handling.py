@@ -78,12 +78,12 @@ HANDLERS = [
      r"No object is handled at the moment: name the owner\."),
 
     # Settings.
-    (STARTUP + "def fn(settings, **_): settings.posting.level = 'WARNING'",
-     r"settings\.posting\.level must be an integer, not 'WARNING'"),
+    (STARTUP + "def fn(settings, **_): settings.posting.level = 'LOUD'",
+     r"settings\.posting\.level must be an integer, not 'LOUD'"),
     (STARTUP + "def fn(settings, **_): settings.posting.enabled = 'false'",
      r"settings\.posting\.enabled must be True or False, not 'false'"),
-    (STARTUP + "def fn(settings, **_): settings.queueing.worker_limit = '5'",
-     r"settings\.queueing\.worker_limit must be an integer or None, not '5'"),
+    (STARTUP + "def fn(settings, **_): settings.queueing.worker_limit = '5s'",
+     r"settings\.queueing\.worker_limit must be an integer or None, not '5s'"),
     (STARTUP + "def fn(settings, **_): settings.networking.error_backoffs = '1,2,3'",
      r"settings\.networking\.error_backoffs must be a number or several numbers, not '1,2,3'"),
     (STARTUP + "def fn(settings, **_): settings.networking.error_backoffs = '1,2,3'.split(',')",

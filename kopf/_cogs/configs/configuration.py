@@ -503,10 +503,11 @@ class NetworkingSettings(sections.Section):
 class PersistenceSettings(sections.Section):
     """What the operator keeps on the objects, and how."""
 
-    finalizer: str = 'kopf.zalando.org/KopfFinalizerMarker'
+    finalizer: str | None = 'kopf.zalando.org/KopfFinalizerMarker'
     """
     The finalizer that holds the deletion of an object until its deletion handlers have finished.
-    Default: ``kopf.zalando.org/KopfFinalizerMarker``.
+    With `None`, no object is held: deletion handlers must be ``optional``, and daemons and timers
+    stop after their object is gone. Default: ``kopf.zalando.org/KopfFinalizerMarker``.
     """
 
     progress_storage: progress.ProgressStorage = dataclasses.field(

@@ -5,8 +5,10 @@ Otherwise, a misspelled setting would silently have no effect, and a value of a 
 fail much later and far from its cause.
 """
 import collections.abc
+import contextlib
 import dataclasses
 import functools
+import logging
 import math
 import numbers
 import types
@@ -43,8 +45,11 @@ class Section:
         def __setattr__(self, name: str, value: Any) -> None:
             hint = _get_hints(type(self)).get(name)
             if hint is not None and not _fits(value, hint):
-                raise TypeError(
-                    f"{_get_path(type(self))}.{name} must be {_describe(hint)}, not {value!r}.")
+                number = None if hint is bool else _read_number(name, value)
+                if number is None or not _fits(number, hint):
+                    raise TypeError(
+                        f"{_get_path(type(self))}.{name} must be {_describe(hint)}, not {value!r}.")
+                value = number
             if hint is None and not name.startswith('_') and not hasattr(type(self), name):
                 _complain(type(self), name)
             super().__setattr__(name, value)
@@ -95,6 +100,22 @@ def _suggest(cls: type[Section], name: str) -> str:
 def is_number(value: object) -> bool:
     """Whether the value is a number of any type, but not NaN, which no comparison would notice."""
     return isinstance(value, numbers.Real) and not math.isnan(value)
+
+
+def _read_number(name: str, value: object) -> float | None:
+    """
+    Read a number from a text, such as an environment variable, or the level of the log from its
+    name; None if it is neither.
+    """
+    if not isinstance(value, str):
+        return None
+    levels = logging.getLevelNamesMapping() if name == 'level' else {}
+    if value.upper() in levels:
+        return levels[value.upper()]
+    with contextlib.suppress(ValueError):
+        number = float(value)
+        return int(number) if number.is_integer() else number
+    return None
 
 
 def _fits(value: Any, hint: Any) -> bool:

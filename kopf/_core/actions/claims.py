@@ -63,7 +63,7 @@ class Ledger(NamedTuple):
         """Whether the PATCH that closes a cycle with this conclusion was applied."""
         body = bodies.Body(newest)
         try:
-            old = decisions.fetch_old(body, self.settings)
+            old, _ = decisions.fetch_old(body, self.settings)
         except ValueError:
             return False
         return recording.is_committed(conclusion, old=old, body=body, settings=self.settings)

@@ -47,7 +47,7 @@ def look(
     """
     body = bodies.Body(raw)
     essence = build_essence(body, settings=settings, extra_fields=extra_fields, converter=converter)
-    old, is_outdated = _fetch_old(body, settings, current=essence, converter=converter)
+    old, is_outdated = fetch_old(body, settings, current=essence, converter=converter)
     return View(
         raw=raw,
         body=body,
@@ -60,17 +60,6 @@ def look(
 
 
 def fetch_old(
-        body: bodies.Body, settings: configuration.OperatorSettings,
-) -> bodies.BodyEssence | None:
-    """
-    Read the last-handled state as it is stored; None if the object was never handled.
-
-    :raises ValueError: if it is not readable.
-    """
-    return _fetch_old(body, settings)[0]
-
-
-def _fetch_old(
         body: bodies.Body,
         settings: configuration.OperatorSettings,
         *,
@@ -78,20 +67,21 @@ def _fetch_old(
         converter: bodies.Converter | None = None,
 ) -> tuple[bodies.BodyEssence | None, bool]:
     """
-    Read the last-handled state, and whether it is stored in another version of the kind.
+    Read the last-handled state (None if the object was never handled), and whether it is stored in
+    another version of the kind.
 
     It is converted to the version of the object if there is a converter. If only digests of some
     values are stored, the values that have not changed since are taken from the ``current``
     essence.
+
+    :raises ValueError: if it is not readable.
     """
-    persistence = settings.persistence
-    old = persistence.diffbase_storage.fetch(body=body)
+    old = settings.persistence.diffbase_storage.fetch(body=body)
     if isinstance(old, compaction.Reduced):
         old = cast(bodies.BodyEssence, compaction.complete(old, current))
     if old is None:
         return None, False
-    old = essences.strip(
-        persistence.progress_storage.clear(essence=old), settings.pausing.annotation)
+    old = _strip(old, settings)
     return versions.update(old, body=body, current=current, converter=converter)
 
 
@@ -110,10 +100,16 @@ def build_essence(
     """
     if converter is not None:
         body = bodies.Body(cast(bodies.RawBody, converter.complete(body._raw)))
-    persistence = settings.persistence
-    essence = persistence.diffbase_storage.build(body=body, extra_fields=extra_fields)
-    return essences.strip(
-        persistence.progress_storage.clear(essence=essence), settings.pausing.annotation)
+    diffbase = settings.persistence.diffbase_storage
+    return _strip(diffbase.build(body=body, extra_fields=extra_fields), settings)
+
+
+def _strip(
+        essence: bodies.BodyEssence, settings: configuration.OperatorSettings,
+) -> bodies.BodyEssence:
+    """Remove the records of the framework. Some storages of authors have nothing to remove."""
+    cleared = settings.persistence.progress_storage.clear(essence=essence)
+    return essences.strip(essence if cleared is None else cleared, settings.pausing.annotation)
 
 
 def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:

@@ -14,15 +14,15 @@ def is_deleting(raw: Mapping[str, Any]) -> bool:
     return raw['metadata'].get('deletionTimestamp') is not None
 
 
-def is_present(raw: Mapping[str, Any], finalizer: str) -> bool:
+def is_present(raw: Mapping[str, Any], finalizer: str | None) -> bool:
     """Whether the object has this finalizer."""
     return finalizer in (raw['metadata'].get('finalizers') or ())
 
 
-def switch(raw: bodies.RawBody, finalizer: str, *, is_added: bool) -> bodies.RawBody:
+def switch(raw: bodies.RawBody, finalizer: str | None, *, is_added: bool) -> bodies.RawBody:
     """Add the finalizer to the object as the last one, or remove it."""
     finalizers = [key for key in raw['metadata'].get('finalizers') or () if key != finalizer]
-    if is_added:
+    if is_added and finalizer is not None:
         finalizers.append(finalizer)
     meta: dict[str, Any] = {**raw['metadata'], 'finalizers': finalizers}
     if not finalizers:

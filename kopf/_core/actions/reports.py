@@ -104,7 +104,7 @@ class EventQueue:
             message = f"{message} (and {refused} lines before it, not posted)"
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         self._logged.append(K8sEvent(
-            ref, name_type(record.levelno), LOGGING, message,
+            ref, 'Normal' if record.levelno <= logging.INFO else 'Warning', LOGGING, message,
             self.settings.posting.logging_backoffs, when))
         self._announce()
 
@@ -173,11 +173,6 @@ class LogPoster(logging.Handler):
 
 
 log_poster = LogPoster()
-
-
-def name_type(level: int) -> str:
-    """Translate the level of a log message to the type of an event."""
-    return 'Normal' if level <= logging.INFO else 'Warning'
 
 
 def is_event(ref: bodies.ObjectReference) -> bool:

@@ -26,6 +26,9 @@ class GenericRegistry(Generic[HandlerT]):
     def append(self, handler: HandlerT) -> None:
         self._handlers.append(handler)
 
+    def get_all_handlers(self) -> list[HandlerT]:
+        return list(self._handlers)
+
     def __iter__(self) -> Iterator[HandlerT]:
         return iter(self._handlers)
 
@@ -111,14 +114,19 @@ class OperatorRegistry:
         """Get the id of the index if it is the function of an index; otherwise, it is as it is."""
         return next((handler.id for handler in self._indexing if handler.fn is mapper), mapper)
 
-    def verify(self) -> None:
+    def verify(self, *, has_finalizer: bool = True) -> None:
         """
         Check what can only be checked when all handlers are declared.
 
         :raises RegistryError: if there is any of `find_missing_indices`, or of
-            `find_wrong_reconcilers`, or if a conversion between versions is absent.
+            `find_wrong_reconcilers`, or if a conversion between versions is absent, or if there is
+            no finalizer for a handler that needs one.
         """
         faults = [converter.find_fault() for converter in self._converters.values()]
+        faults += [f"{handler!r} needs a finalizer, but settings.persistence.finalizer is None. "
+                   f"Set a name there, or declare the handler with optional=True."
+                   for handler in self._changing
+                   if handler.requires_finalizer and not has_finalizer]
         for complaint in [*self.find_missing_indices(), *filter(None, faults),
                           *self.find_wrong_reconcilers()]:
             raise RegistryError(complaint)
@@ -195,10 +203,10 @@ def set_default_registry(registry: OperatorRegistry) -> None:
 
     See "Embed an operator in a program" in the documentation.
 
-    :param registry: the new default registry.
+    :param registry: the new default registry. `None` makes an empty one.
     """
     global _default_registry
-    _default_registry = registry
+    _default_registry = OperatorRegistry() if registry is None else registry
 
 
 class Parent:

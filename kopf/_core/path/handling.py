@@ -272,7 +272,7 @@ class Handling:
             cycle=former,
             recall=self._recall,
             now=self._now,
-            accompanied=self._accompanied,
+            accompanied=self._accompanied and env.settings.persistence.finalizer is not None,
             is_interrupted=self._is_interrupted,
             is_chosen_done=self._is_chosen_done,
             is_status_essential=self.handlers.is_status_essential,

@@ -7,6 +7,7 @@ throttles only the object that caused it; after the delay, the object is process
 has not changed.
 """
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -156,12 +157,10 @@ class Processor:
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.enter()
-        try:
+        with contextlib.suppress(Exception):  # it is logged
             await self.env.observer.follow(
                 observers.Observer.reconciliation, self._conclude(item, raw, found),
                 item.resource, raw)
-        except Exception:  # it is logged
-            pass
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,
@@ -375,8 +374,8 @@ class Processor:
         """
         Start and stop the daemons and timers of this state; return whether there are any.
 
-        They start only when the object has the finalizer. Otherwise, the object could disappear
-        before they are stopped.
+        They start only when the object has the finalizer, if any is set. Otherwise, the object
+        could disappear before they are stopped.
         """
         served, companions = item.handlers, item.companions
         if item.gone:  # those that ran are stopping, and none can begin: nobody would stop it
@@ -390,7 +389,8 @@ class Processor:
             companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
             return companions.alive
         selected = companions.select(served.spawning, raw)
-        if not selected or finalizers.is_present(raw, self.env.settings.persistence.finalizer):
+        finalizer = self.env.settings.persistence.finalizer
+        if not selected or finalizer is None or finalizers.is_present(raw, finalizer):
             is_paused = self.env.find_pause(item.inbox.pending or raw) is not None
             spawning.adjust(companions, selected, is_paused=is_paused)
         if not selected and companions.forgettable:
@@ -449,7 +449,7 @@ class Processor:
         if conclusion is None:
             await saver.save()
             return
-        old = decisions.fetch_old(bodies.Body(raw), self.env.settings)
+        old, _ = decisions.fetch_old(bodies.Body(raw), self.env.settings)
         await saver.close(
             [handler.id for handler in item.handlers.changing], conclusion=conclusion, old=old)
 

@@ -133,7 +133,7 @@ class API:
 
     async def clean_up(self) -> None:
         """Delete what the client has created, after the operators have stopped."""
-        own = {each.settings.persistence.finalizer for each in self.operators}
+        own = {each.settings.persistence.finalizer or '' for each in self.operators}
         await self.client.clean_up({*own, hub.FINALIZER, hub.EXTERNAL_FINALIZER})
 
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:

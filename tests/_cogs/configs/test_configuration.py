@@ -58,6 +58,26 @@ def test_sections_can_be_updated_as_dicts():
     assert settings.posting.level == 30
 
 
+@pytest.mark.parametrize('section, name, text, expected', [
+    ('posting', 'level', 'WARNING', 30), ('posting', 'level', 'debug', 10),
+    ('posting', 'level', '10', 10),
+    ('watching', 'server_timeout', '300', 300), ('watching', 'client_timeout', '0.5', 0.5),
+    ('queueing', 'worker_limit', '5', 5), ('networking', 'error_backoffs', '3', 3)])
+def test_numbers_can_be_texts_such_as_environment_variables(section, name, text, expected):
+    settings = kopf.OperatorSettings()
+    setattr(getattr(settings, section), name, text)
+    value = getattr(getattr(settings, section), name)
+    assert (value, type(value)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize('section, name, text', [
+    ('posting', 'level', 'loud'), ('posting', 'enabled', '1'),
+    ('watching', 'server_timeout', '5s'), ('watching', 'server_timeout', 'nan')])
+def test_other_texts_are_no_numbers(section, name, text):
+    with pytest.raises(TypeError, match=f'settings.{section}.{name} must be'):
+        setattr(getattr(kopf.OperatorSettings(), section), name, text)
+
+
 def test_operators_do_not_share_settings():
     one, two = kopf.OperatorSettings(), kopf.OperatorSettings()
     one.watching.label_selectors['pods'] = 'a=b'

@@ -395,6 +395,17 @@ def test_traces_of_the_progress_are_no_essence_neither_now_nor_before():
     assert view.old == {'spec': {'f': 0}}
 
 
+def test_a_storage_that_has_nothing_to_clear_may_return_nothing():
+    class Storage(kopf.AnnotationsProgressStorage):
+        def clear(self, **_):
+            pass
+
+    settings = kopf.OperatorSettings()
+    settings.persistence.progress_storage = Storage()
+    view = decisions.look(make_raw({'f': 1}, old={'f': 0}), settings=settings, extra_fields=())
+    assert (view.essence, view.old) == ({'spec': {'f': 1}}, {'spec': {'f': 0}})
+
+
 def test_marks_of_owned_resources_are_no_essence_neither_now_nor_in_states_of_former_versions():
     marks = {'labels': {'kopf.dev/owner': 'uid'}, 'annotations': {'kopf.dev/applied': 'new'}}
     raw, patch = make_raw({'f': 1}, **marks), Patch()

@@ -77,8 +77,10 @@ def test_lines_come_with_their_tracebacks(queue):
     (10, 'Normal'), (20, 'Normal'), (25, 'Warning'), (30, 'Warning'), (40, 'Warning'),
     (50, 'Warning'),
 ])
-def test_types_of_events_by_levels_of_lines(level, type_):
-    assert reports.name_type(level) == type_
+def test_types_of_events_by_levels_of_lines(queue, settings, level, type_):
+    settings.posting.level = logging.DEBUG
+    queue.put_record(make_record('hello', level=level))
+    assert queue.get_nowait().type == type_
 
 
 def test_lines_about_one_object_are_limited(queue, caplog):

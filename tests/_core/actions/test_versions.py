@@ -75,7 +75,7 @@ def test_an_operator_without_conversions_ignores_the_version(settings):
     stored = store(settings, make(1, 'v1'), Doubling())
     view = look(settings, make(1, 'v1', annotations={KEY: stored}), None)
     assert (view.old, view.is_outdated) == ({'spec': {'n': 1}}, False)
-    assert decisions.fetch_old(view.body, settings) == {'spec': {'n': 1}}
+    assert decisions.fetch_old(view.body, settings)[0] == {'spec': {'n': 1}}
 
 
 @pytest.mark.parametrize(('entries', 'old', 'is_outdated'), [

@@ -102,7 +102,7 @@ def test_activity_handlers_are_deduplicated(registry):
 def test_selectors_in_use_are_those_of_all_sorts_of_handlers(registry):
     registry._watching.append(make_handler(WatchingHandler, 'pods'))
     registry._changing.append(make_handler(ChangingHandler, 'kex'))
-    registry._webhooks.append(make_handler(WebhookHandler, 'kex', reason='validate'))
+    registry._webhooks.append(make_handler(WebhookHandler, 'kex', reason='validating'))
     assert set(registry.get_selectors()) == {Selector('pods'), Selector('kex')}
 
 
@@ -111,7 +111,7 @@ def test_handlers_are_bound_to_their_resources(registry):
     indexing = make_handler(IndexingHandler, 'pods')
     spawning = make_handler(DaemonHandler, 'pods')
     changing = make_handler(ChangingHandler, 'pods')
-    webhooks = make_handler(WebhookHandler, 'pods', reason='mutate')
+    webhooks = make_handler(WebhookHandler, 'pods', reason='mutating')
     registry._watching.append(watching)
     registry._indexing.append(indexing)
     registry._spawning.append(spawning)
@@ -265,8 +265,33 @@ def test_reconcilers_of_different_objects_can_have_the_same_id(registry):
     assert [len(binding.handlers[kind].reconciling) for kind in (KEX, PODS)] == [1, 1]
 
 
+@pytest.mark.parametrize('options', [{}, {'requires_finalizer': True}])
+def test_handlers_that_need_a_finalizer_are_refused_if_there_is_none(registry, options):
+    registry._changing.append(make_handler(ChangingHandler, 'kex', **options))
+    registry.verify()
+    with pytest.raises(LookupError, match="needs a finalizer") if options else (
+            contextlib.nullcontext()):
+        registry.verify(has_finalizer=False)
+
+
+def test_all_handlers_of_a_kind_are_listed(registry):
+    handler = make_handler(ChangingHandler, 'kex')
+    registry._changing.append(handler)
+    assert registry._changing.get_all_handlers() == [handler]
+
+
+def test_the_default_registry_can_be_reset():
+    former = get_default_registry()
+    try:
+        set_default_registry(None)
+        assert get_default_registry() is get_default_registry() is not former
+        assert get_default_registry().is_empty
+    finally:
+        set_default_registry(former)
+
+
 def test_webhooks_need_no_watching(registry):
-    registry._webhooks.append(make_handler(WebhookHandler, EVERYTHING, reason='validate'))
+    registry._webhooks.append(make_handler(WebhookHandler, EVERYTHING, reason='validating'))
     binding = resolve(registry, [LISTED])
     assert set(binding.handlers) == {LISTED}
     assert not list(binding.complaints())

@@ -464,3 +464,33 @@ async def test_in_another_version_of_the_kind_daemons_wait_for_the_end_of_the_fo
             await testing.wait_for(lambda: running == ['v2'], timeout=60)
             await api.client.delete('things', 'thing')
     assert most == [['v1'], ['v2']]
+
+
+@testing.virtual_time
+async def test_without_a_finalizer_they_run_and_stop_when_their_object_is_gone(registry):
+    ticks, ends = [], []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.persistence.finalizer = None
+
+    @kopf.timer('things', interval=1, registry=registry)
+    async def timer_fn(**_):
+        ticks.append(now())
+
+    @kopf.daemon('things', registry=registry)
+    async def daemon_fn(stopped, **_):
+        await stopped.wait()
+        ends.append(stopped.reason)
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.create(make_crd('Thing', 'things'))
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'thing')
+            await asyncio.sleep(5)
+            obj = await api.client.get('things', 'thing')
+            assert 'finalizers' not in obj['metadata']
+            await api.client.delete('things', 'thing')
+            await asyncio.sleep(5)
+    assert 4 <= len(ticks) <= 6
+    assert len(ends) == 1 and kopf.DaemonStoppingReason.RESOURCE_DELETED in ends[0]

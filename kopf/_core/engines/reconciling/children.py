@@ -230,9 +230,7 @@ def _share(value: bytes) -> bytes:
     return _remember(value) if len(value) <= MAX_SHARED else value
 
 
-@functools.lru_cache(maxsize=100)
-def _remember(value: bytes) -> bytes:
-    return value
+_remember = functools.lru_cache(maxsize=100)(bytes)
 
 
 def _get_content(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
