@@ -532,7 +532,7 @@ def validate(
     """
     options = {**locals()}
     options['operations'] = _verify_operations(options.pop('operation'), operations)
-    return _declare(handlers.WebhookHandler, options, reason='validate')
+    return _declare(handlers.WebhookHandler, options, reason='validating')
 
 
 @_reviewing
@@ -624,7 +624,7 @@ def mutate(
     """
     options = {**locals()}
     options['operations'] = _verify_operations(options.pop('operation'), operations)
-    return _declare(handlers.WebhookHandler, options, reason='mutate')
+    return _declare(handlers.WebhookHandler, options, reason='mutating')
 
 
 def convert(

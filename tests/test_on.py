@@ -257,7 +257,7 @@ def test_the_interval_of_a_reconciler_is_a_number(interval, error):
 
 
 @pytest.mark.parametrize('decorator, reason', [
-    (kopf.on.validate, 'validate'), (kopf.on.mutate, 'mutate')])
+    (kopf.on.validate, 'validating'), (kopf.on.mutate, 'mutating')])
 def test_webhooks_have_what_is_declared(decorator, reason):
     decorator('kex', operations=['CREATE', 'UPDATE'], subresource='status', persistent=True,
               side_effects=True, ignore_failures=True)(fn)

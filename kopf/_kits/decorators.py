@@ -22,6 +22,8 @@ def name_decorator(handler: handlers.ResourceHandler) -> str:
     match handler:
         case handlers.ChangingHandler(reason=None):
             return 'resume' if handler.initial else 'field'
-        case handlers.ChangingHandler() | handlers.WebhookHandler():
+        case handlers.WebhookHandler():
+            return handler.reason.replace('ating', 'ate')
+        case handlers.ChangingHandler():
             return str(handler.reason)
     return NAMES[type(handler)]

@@ -56,7 +56,7 @@ def protected(
         'id': ids.HandlerId(f'protected/{field}'), 'fn': refuse, 'selector': selector,
         'when': is_protected, 'declared': declared}
     target.append(handlers.WebhookHandler(
-        **options, reason='validate', operations=frozenset({'DELETE'})))
+        **options, reason='validating', operations=frozenset({'DELETE'})))
     target.append(handlers.ChangingHandler(
         **options, reason=causes.Reason.DELETE, requires_finalizer=True, protects=(
             f"The deletion waits, as {field} is true. To go on: kubectl patch … {todo}")))

@@ -19,6 +19,9 @@ class DiffOperation(enum.StrEnum):
     CHANGE = 'change'
     REMOVE = 'remove'
 
+    def __repr__(self) -> str:
+        return repr(self.value)
+
 
 class DiffItem(NamedTuple):
     """
@@ -38,7 +41,7 @@ class DiffItem(NamedTuple):
         return self.operation
 
     def __repr__(self) -> str:
-        return repr((self.operation.value, *self[1:]))
+        return repr((str(self.operation), *self[1:]))  # also of a plain string
 
 
 class Diff(Sequence[DiffItem]):

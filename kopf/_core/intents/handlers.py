@@ -56,12 +56,12 @@ def get_callable_id(fn: Callable[..., Any]) -> str:
     match fn:
         case functools.partial():
             return get_callable_id(fn.func)
+        case _ if hasattr(fn, '__wrapped__'):  # by `functools.wraps`, also of a partial
+            return get_callable_id(fn.__wrapped__)
         case types.FunctionType(__name__='<lambda>', __code__=code):
             return f'lambda:{code.co_filename}:{code.co_firstlineno}'
         case types.FunctionType() | types.MethodType():
             return fn.__qualname__
-    if hasattr(fn, '__wrapped__'):
-        return get_callable_id(fn.__wrapped__)
     if isinstance(fn, type):
         raise ValueError(f"Cannot get id of {fn!r}; it is a class. Decorate a function instead.")
     if not callable(fn):
@@ -349,7 +349,7 @@ class CallHandler(ResourceHandler):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WebhookHandler(ResourceHandler):
-    reason: Literal['validate', 'mutate']
+    reason: Literal['validating', 'mutating']
     operations: frozenset[reviews.Operation] | None = None
     subresource: str | None = None
     persistent: bool | None = None

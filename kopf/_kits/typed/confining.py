@@ -17,7 +17,7 @@ from kopf._kits.typed.rights import Right
 HOME = 'default'
 """The namespace of confined operators."""
 
-WEBHOOKS = {resource.plural for _, resource in configurations.CONFIGURATIONS.values()}
+WEBHOOKS = {resource.plural for resource in configurations.CONFIGURATIONS.values()}
 """The resources of the configurations of webhooks."""
 
 

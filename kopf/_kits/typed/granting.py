@@ -169,7 +169,7 @@ class _Granting:
         managed = self._settings.admission.managed
         for reason in {handler.reason for handler in self._registry._webhooks}:
             if managed is not None:
-                _, resource = configurations.CONFIGURATIONS[reason]
+                resource = configurations.CONFIGURATIONS[reason]
                 yield from self._use('webhook_creation', resource)
                 yield from self._use('webhooks', resource, name=managed)
         if self._server is not None and [*self._registry._webhooks, *self._registry._converters]:

@@ -42,6 +42,12 @@ def test_changes_of_values_are_told_with_their_fields(a, b, expected):
     assert diff(a, b) == expected
 
 
+def test_items_and_operations_are_shown_as_tuples_and_strings():
+    assert repr(diff({'a': 1}, {'a': 2})) == "(('change', ('a',), 1, 2),)"
+    assert repr(DiffItem('add', ('a',), None, 1)) == "('add', ('a',), None, 1)"
+    assert repr(DiffOperation.REMOVE) == "'remove'"
+
+
 def test_additions_go_before_removals_and_these_before_changes_by_the_order_of_keys():
     a = {'z': 1, 'y': 1, 'gone2': 1, 'gone1': 1}
     b = {'new2': 1, 'y': 2, 'z': 2, 'new1': 1}

@@ -34,7 +34,7 @@ DECLARATIONS = {
     handlers.ChangingHandler: {},
     handlers.DaemonHandler: {},
     handlers.TimerHandler: {},
-    handlers.WebhookHandler: {'reason': 'mutate'},
+    handlers.WebhookHandler: {'reason': 'mutating'},
 }
 KINDS = pytest.mark.parametrize('kind', DECLARATIONS)
 STORED = {handlers.WatchingHandler, handlers.ChangingHandler, handlers.DaemonHandler,

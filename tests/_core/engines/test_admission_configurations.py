@@ -90,7 +90,7 @@ V, M = 'validatingwebhookconfigurations', 'mutatingwebhookconfigurations'
 
 
 async def test_configurations_are_created_if_they_are_absent(client, manager):
-    await manager.write({'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]})
+    await manager.write({'validating': [{'name': 'x'}], 'mutating': [{'name': 'y'}]})
     assert client.requests == [
         ('PATCH', f'{V}/auto.test'), ('POST', V), ('PATCH', f'{M}/auto.test'), ('POST', M)]
     assert client.get(V) == [{'name': 'x'}]
@@ -98,22 +98,22 @@ async def test_configurations_are_created_if_they_are_absent(client, manager):
 
 
 async def test_configurations_are_overwritten_if_they_are_there(client, manager):
-    await manager.write({'validate': [{'name': 'x'}]})
+    await manager.write({'validating': [{'name': 'x'}]})
     client.requests.clear()
-    await manager.write({'validate': [{'name': 'y'}]})
+    await manager.write({'validating': [{'name': 'y'}]})
     assert client.requests == [('PATCH', f'{V}/auto.test')]
     assert client.get(V) == [{'name': 'y'}]
 
 
 async def test_nothing_is_created_for_nothing(client, manager):
-    await manager.write({'validate': []})
+    await manager.write({'validating': []})
     assert client.objects == {}
 
 
 async def test_nothing_is_written_twice(client, manager):
-    await manager.write({'validate': [{'name': 'x'}]})
+    await manager.write({'validating': [{'name': 'x'}]})
     client.requests.clear()
-    await manager.write({'validate': [{'name': 'x'}]})
+    await manager.write({'validating': [{'name': 'x'}]})
     assert client.requests == []
 
 
@@ -121,7 +121,7 @@ async def test_configurations_that_others_create_at_the_same_time_are_overwritte
         client, manager, settings):
     other = make_manager(client, settings, is_writer=True)
     await asyncio.gather(*(
-        each.write({'validate': [{'name': name}]})
+        each.write({'validating': [{'name': name}]})
         for each, name in [(manager, 'x'), (other, 'y')]))
     assert ('POST', V) in client.requests
     assert client.get(V) in ([{'name': 'x'}], [{'name': 'y'}])
@@ -130,7 +130,7 @@ async def test_configurations_that_others_create_at_the_same_time_are_overwritte
 async def test_a_configuration_that_others_create_and_delete_meanwhile_is_tried_again(
         client, manager):
     client.faults += [None, errors.APIConflictError("already", status=409)]
-    records = {'validate': [{'name': 'x'}]}
+    records = {'validating': [{'name': 'x'}]}
     with pytest.raises(errors.APIConflictError):
         await manager.write(records)
     await manager.write(records)
@@ -139,7 +139,7 @@ async def test_a_configuration_that_others_create_and_delete_meanwhile_is_tried_
 
 async def test_a_failure_of_one_configuration_does_not_prevent_the_other(client, manager):
     client.faults.append(errors.APIForbiddenError("no", status=403))
-    records = {'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]}
+    records = {'validating': [{'name': 'x'}], 'mutating': [{'name': 'y'}]}
     with pytest.raises(errors.APIForbiddenError):
         await manager.write(records)
     assert (client.get(V), client.get(M)) == (None, [{'name': 'y'}])
@@ -151,7 +151,7 @@ async def test_permissions_are_not_needed_for_a_configuration_without_webhooks(
         client, manager, caplog):
     caplog.set_level(logging.INFO)
     client.faults += [None, None, errors.APIForbiddenError("no", status=403)]
-    records = {'validate': [{'name': 'x'}], 'mutate': []}
+    records = {'validating': [{'name': 'x'}], 'mutating': []}
     await manager.write(records)
     await manager.write(records)
     assert client.requests == [
@@ -165,26 +165,26 @@ async def test_permissions_are_not_needed_for_a_configuration_without_webhooks(
 
 
 async def test_permissions_are_needed_to_remove_own_webhooks(client, manager):
-    await manager.write({'validate': [{'name': 'x'}]})
+    await manager.write({'validating': [{'name': 'x'}]})
     client.faults += [errors.APIForbiddenError("no", status=403)] * 2
     for _ in range(2):
         with pytest.raises(errors.APIForbiddenError):
-            await manager.write({'validate': []})
+            await manager.write({'validating': []})
 
 
 async def test_other_failures_of_a_configuration_without_webhooks_are_tried_again(
         client, manager):
     client.faults.append(errors.APIServerError("no", status=500))
     with pytest.raises(errors.APIServerError):
-        await manager.write({'mutate': []})
-    await manager.write({'mutate': []})
+        await manager.write({'mutating': []})
+    await manager.write({'mutating': []})
     assert client.requests == [('PATCH', f'{M}/auto.test')] * 2
 
 
 async def test_webhooks_that_another_operator_has_left_are_removed(client, manager, settings):
     other = make_manager(client, settings, is_writer=True)
-    await other.write({'mutate': [{'name': 'x'}]})
-    await manager.write({'mutate': []})
+    await other.write({'mutating': [{'name': 'x'}]})
+    await manager.write({'mutating': []})
     assert client.get(M) == []
 
 
@@ -192,7 +192,7 @@ async def test_webhooks_that_another_operator_has_left_are_removed(client, manag
 async def test_repeats_are_not_announced(client, manager, caplog):
     caplog.set_level(logging.INFO)
     client.faults += [errors.APIForbiddenError("no", status=403)] * 6
-    task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validate': [{'a': 'b'}]}))
+    task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validating': [{'a': 'b'}]}))
     while client.get(V) is None:
         await asyncio.sleep(0.01)
     task.cancel()
@@ -203,7 +203,7 @@ async def test_repeats_are_not_announced(client, manager, caplog):
 @pytest.mark.looptime
 async def test_failures_are_tried_again_and_told_once(client, manager, caplog):
     client.faults += [errors.APIForbiddenError("no", status=403)] * 6
-    task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validate': [{'a': 'b'}]}))
+    task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validating': [{'a': 'b'}]}))
     while client.get(V) is None:
         await asyncio.sleep(0.01)
     task.cancel()
@@ -489,7 +489,7 @@ async def test_standby_removes_what_nobody_has_overwritten(replicas, client):
 async def test_loss_of_the_lease_is_no_failure_of_the_management(client, manager, caplog):
     client.faults.append(errors.NotLeadingError("no"))
     woken = asyncio.Event()
-    task = asyncio.create_task(manager.run(woken, lambda: {'validate': [{'a': 'b'}]}))
+    task = asyncio.create_task(manager.run(woken, lambda: {'validating': [{'a': 'b'}]}))
     await until(lambda: client.requests)
     await asyncio.sleep(0.01)
     assert (client.get(V), caplog.messages) == (None, [])
@@ -527,7 +527,7 @@ async def test_definitions_that_do_not_exist_yet_are_tried_again(client, manager
 
 async def test_conversions_are_left_in_the_cluster(client, manager):
     client.objects[CRD] = {'metadata': {'name': 'x'}, 'spec': {}}
-    await manager.write({**CONVERTED, 'validate': [{'name': 'x'}]})
+    await manager.write({**CONVERTED, 'validating': [{'name': 'x'}]})
     before = client.objects[CRD]
     await manager.clean({})
     assert client.objects[CRD] == before
@@ -543,7 +543,7 @@ async def test_without_rights_conversions_fail(client, manager):
 
 async def run_for_a_moment(manager):
     woken = asyncio.Event()
-    task = asyncio.create_task(manager.run(woken, lambda: {'validate': [{'a': 'b'}]}))
+    task = asyncio.create_task(manager.run(woken, lambda: {'validating': [{'a': 'b'}]}))
     await asyncio.sleep(0.05)
     task.cancel()
     await asyncio.wait([task])
@@ -572,7 +572,7 @@ async def test_failures_are_not_noted_as_complete(client, manager, settings):
 
 
 async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, monkeypatch):
-    records = {'validate': [{'clientConfig': {'caBundle': 'eA=='}}]}
+    records = {'validating': [{'clientConfig': {'caBundle': 'eA=='}}]}
     await manager.write(records)
     manager.distrust()
     monkeypatch.setattr(patches, 'merge', lambda *_: {
@@ -583,11 +583,11 @@ async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, m
 
 async def test_helpers_create_nothing_and_leave_the_mark_of_the_writer(client, manager, settings):
     other = make_manager(client, settings, is_helping=True)
-    await other.write({'validate': [{'name': 'y'}]})
+    await other.write({'validating': [{'name': 'y'}]})
     assert client.get(V) is None
-    await manager.write({'validate': [{'name': 'x'}]})
+    await manager.write({'validating': [{'name': 'x'}]})
     other.distrust()
-    await other.write({'validate': [{'name': 'y'}]})
+    await other.write({'validating': [{'name': 'y'}]})
     assert client.get(V) == [{'name': 'y'}]
     await manager.clean({})
     assert client.get(V) == []

@@ -40,12 +40,18 @@ def wrapper(**_):
     pass
 
 
+@functools.wraps(functools.partial(Class().method))  # which has no name to be copied
+def wrapper_of_partial(**_):
+    pass
+
+
 @pytest.mark.parametrize('func, expected', [
     (fn, 'fn'),
     (functools.partial(fn, x=1), 'fn'),
     (functools.partial(functools.partial(fn, x=1), y=2), 'fn'),
     (functools.lru_cache(fn), 'fn'),
     (wrapper, 'fn'),
+    (wrapper_of_partial, 'Class.method'),
     (Class().method, 'Class.method'),
     (functools.partial(Class().method, x=1), 'Class.method'),
     (Class.static, 'Class.static'),
@@ -118,7 +124,7 @@ def test_ids_begin_with_the_parent_and_end_with_the_field(id, parent, field):
     (IndexingHandler, {}, "Indexer 'fn'"),
     (DaemonHandler, {}, "Daemon 'fn'"),
     (TimerHandler, {}, "Timer 'fn'"),
-    (WebhookHandler, {'reason': 'validate'}, "Webhook 'fn'"),
+    (WebhookHandler, {'reason': 'validating'}, "Webhook 'fn'"),
 ])
 def test_handlers_are_named_in_logs_by_what_they_are(cls, kwargs, expected):
     assert str(cls(id='fn', fn=fn, **kwargs)) == expected

@@ -89,7 +89,7 @@ def test_resources_that_come_and_go_are_followed(admission, insights):
     assert admission._describe() is None
     for resources, expected in [([], []), ([RESOURCE], ['kopfexamples']), ([OTHER], [])]:
         insights.set_resources(resources)
-        rules = [rule for record in admission._describe()['validate'] for rule in record['rules']]
+        rules = [rule for record in admission._describe()['validating'] for rule in record['rules']]
         assert [name for rule in rules for name in rule['resources']] == expected
 
 
@@ -162,7 +162,7 @@ async def test_conversions_are_answered_and_need_no_admission_handlers(insights,
     insights.set_resources([RESOURCE])
     assert admission._describe() == {
         'things.example.com': [{'url': 'https://localhost/convert/things.example.com'}],
-        'validate': [], 'mutate': []}
+        'validating': [], 'mutating': []}
     await admission.stop(asyncio.get_running_loop().time() + 1)
     settings.execution.executor.shutdown()
 

@@ -34,7 +34,7 @@ Record = Mapping[str, Any]
 
 Records = Mapping[str, Sequence[Record]]
 """
-The webhooks of both configurations, by ``validate`` and ``mutate``; and the addresses of
+The webhooks of both configurations, by ``validating`` and ``mutating``; and the addresses of
 conversions, by the names of the definitions.
 """
 
@@ -42,12 +42,12 @@ NOTHING = json.dumps([])
 """The content of a configuration without webhooks."""
 
 CONFIGURATIONS = {
-    'validate': ('validating', references.Resource(
+    'validating': references.Resource(
         GROUP, VERSION, 'validatingwebhookconfigurations',
-        kind='ValidatingWebhookConfiguration', namespaced=False)),
-    'mutate': ('mutating', references.Resource(
+        kind='ValidatingWebhookConfiguration', namespaced=False),
+    'mutating': references.Resource(
         GROUP, VERSION, 'mutatingwebhookconfigurations',
-        kind='MutatingWebhookConfiguration', namespaced=False)),
+        kind='MutatingWebhookConfiguration', namespaced=False),
 }
 
 
@@ -132,8 +132,8 @@ class Manager:
             content = json.dumps(webhooks)
             if self._written.get(reason) != content or reason in self._unsure or anew:
                 is_news = (self._written.get(reason) or NOTHING) != content
-                what = (f"{CONFIGURATIONS[reason][0]} webhook {self._name}"
-                        if reason in CONFIGURATIONS else f"conversion of {reason}")
+                what = (f"{reason} webhook {self._name}" if reason in CONFIGURATIONS else
+                        f"conversion of {reason}")
                 logger.log(logging.INFO if is_news else logging.DEBUG, f"{message} the {what}.")
                 self._written[reason] = content
                 self._unsure.add(reason)
@@ -158,7 +158,7 @@ class Manager:
                     # The absent one of both is removed: the API server wants exactly one.
                     'clientConfig': {'url': None, 'service': None, 'caBundle': None, **webhooks[0]},
                     'conversionReviewVersions': ['v1']}}}})
-        _, resource = CONFIGURATIONS[reason]
+        resource = CONFIGURATIONS[reason]
         mark = {'annotations': {WRITER_ANNOTATION: self._mark}}
         payload = {'webhooks': webhooks, **({} if self._site.helps else {'metadata': mark})}
         if await self._patch(resource, self._name, payload) or not webhooks or self._site.helps:
@@ -193,7 +193,7 @@ class Manager:
 
     async def _replace(self, reason: str, webhooks: Sequence[Record]) -> bool:
         """Replace the webhooks only if this operator is the last that has written them."""
-        _, resource = CONFIGURATIONS[reason]
+        resource = CONFIGURATIONS[reason]
         try:
             await patching.patch(
                 self._site.client, resource=resource, namespace=None, name=self._name,

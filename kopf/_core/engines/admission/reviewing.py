@@ -70,7 +70,7 @@ class Reviewer:
         failures: list[BaseException] = []
         called: set[object] = set()
         for handler in concerned:
-            own = cause if handler.reason == 'mutate' else unchanging
+            own = cause if handler.reason == 'mutating' else unchanging
             try:
                 if (handler.reason, handler.key) in called or not filters.matches(handler, own):
                     continue
@@ -139,7 +139,7 @@ def concerns(handler: handlers.WebhookHandler, question: questions.Question) -> 
     refuses, could not be deleted.
     """
     is_for_operation = (
-        handler.reason == 'validate' or question.operation != 'DELETE'
+        handler.reason == 'validating' or question.operation != 'DELETE'
         if handler.operations is None else question.operation in handler.operations)
     return is_for_operation and handler.subresource in ('*', question.subresource)
 
