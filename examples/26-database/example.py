@@ -19,9 +19,6 @@ from typing import Annotated, Any
 import kopf
 from annotated_types import Ge, Le, Len
 
-with contextlib.suppress(ImportError):  # all but the roles works without it
-    import asyncpg  # pyright: ignore[reportMissingImports]
-
 ADMIN, NAME = 'postgres', 'app'  # of the only database on each server
 OWNER = 'app_owner'  # of all tables, as the users act as this role
 CRON = kopf.Pattern(r'^(@[a-z]+|\S+( \S+){4})$')
@@ -224,6 +221,7 @@ async def desired(spec: UserSpec, meta, **_):
 
 @role.observe
 async def observe(name, namespace, spec: UserSpec, **_):
+    import asyncpg  # pyright: ignore[reportMissingImports]
     if await kopf.get(Database, spec.database) is None:
         return None
     async with connect(spec, namespace, ADMIN) as connection:
@@ -271,6 +269,7 @@ async def drop(name, namespace, spec: UserSpec, **_):
 
 @contextlib.asynccontextmanager
 async def connect(spec: UserSpec, namespace: str, user: str) -> AsyncIterator[Any]:
+    import asyncpg  # pyright: ignore[reportMissingImports]  # all else works without it
     secret = f'{spec.database}-admin' if user == ADMIN else f'{user}-login'
     connection = await asyncpg.connect(
         host=f'{spec.database}.{namespace}', user=user, password=await get_password(secret),

@@ -5,7 +5,7 @@ import pytest
 
 from kopf._cogs.structs.diffs import diff
 from kopf._cogs.structs.patches import Patch
-from kopf._core.actions.feedbackloops import Slowdown, find_own, slow_down
+from kopf._core.actions.feedbackloops import Echo, Slowdown, find_own, follow, makes, slow_down
 
 ESSENCE = {'spec': {'n': 1}}
 
@@ -28,6 +28,10 @@ def test_delays_stay_at_a_minute_however_long_it_lasts():
 
 def test_cycles_with_a_longer_quiet_between_them_are_not_in_a_row():
     assert press_times(100, apart=121) == [0] * 100
+
+
+def test_cycles_with_a_quiet_of_two_minutes_between_them_are_in_a_row():
+    assert press_times(11, apart=120)[-1] == 2
 
 
 def test_the_slowdown_is_new_once():
@@ -53,3 +57,30 @@ def test_changes_are_own_ones_if_patches_are_for_all_of_them(after, patches, fie
 
 def test_patches_with_functions_can_make_any_change():
     assert find_own(diff(ESSENCE, {'spec': {'n': 2}}), [Patch(fns=[print])]) == [('spec', 'n')]
+
+
+@pytest.mark.parametrize(('patch', 'field', 'expected'), [
+    ({'spec': {'n': 1}}, ('spec', 'n'), True),
+    ({'spec': {'n': 1}}, ('spec', 'm'), False),
+    ({'spec': {'n': 1}}, ('spec',), True),  # also of a part of the field
+    ({'spec': {'n': 1}}, ('spec', 'n', 'x'), True),  # and of the field above it
+])
+def test_a_patch_makes_changes_of_its_fields_and_of_what_is_above_and_below_them(
+        patch, field, expected):
+    assert makes(Patch(patch), field) is expected
+
+
+def make_state(version):
+    return {'metadata': {'resourceVersion': version}}
+
+
+def test_patches_of_event_handlers_are_in_a_row_if_each_follows_the_state_of_the_one_before():
+    echo = follow(None, make_state('1'), make_state('2'))
+    assert echo == Echo(2, 1)
+    echo = follow(echo, make_state('2'), make_state('3'))
+    assert echo == Echo(3, 2)
+    assert follow(echo, make_state('4'), make_state('5')) == Echo(5, 1)  # others have changed it
+
+
+def test_the_row_of_patches_is_new_once():
+    assert [count for count in range(100) if Echo(1, count).is_new] == [10]
