@@ -48,9 +48,13 @@ class Process:
     def log(self) -> str:
         return (self._folder / 'log').read_text(errors='replace')
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def check(self) -> None:
         """Raise if it has ended."""
-        if self._process.poll() is not None:
+        if self.has_ended:
             raise RuntimeError(f"The operator has ended unexpectedly:\n{self.log[-5000:]}")
 
     def get_cpu(self) -> float:

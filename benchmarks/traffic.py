@@ -123,14 +123,23 @@ async def observe(
                 await observation.wait_silence()
             with observation.counting('at rest'):
                 await asyncio.sleep(args.rest)
-            for step, outage in ('HTTP 503', proxy.refusing(503)), ('no connections', proxy.down()):
+            process.finish()
+        for step, outage in ('HTTP 503', proxy.refusing(503)), ('no connections', proxy.down()):
+            with start() as process:
+                await observation.wait_silence()
                 with observation.counting(f'an outage: {step}'), outage:
                     proxy.cut()
                     await asyncio.sleep(args.outage)
+                if process.has_ended:  # as the release does after many responses with HTTP 503
+                    print(f"{subject.name} has exited", file=sys.stderr)
+                    continue
                 with observation.counting(f'after {step}, until a new object is handled'):
                     name = step.lower().replace(' ', '-')
                     await driver.create(name, make_spec(SIZE))
                     await driver.wait_for([name], is_handled, timeout=PATIENCE)
+                process.finish()
+        with start() as process:
+            await observation.wait_silence()
             for latency in latencies:
                 names = [f'new{latency:g}-{i}' for i in range(CREATED)]
                 step = f'{CREATED} creations, {latency:g} ms'
