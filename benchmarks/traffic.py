@@ -89,7 +89,8 @@ class Observation:
         began = time.monotonic()
         yield
         seconds = time.monotonic() - began - self._silence
-        self.rows.append(Row(step, self._subject.name, self._proxy.traffic, seconds))
+        traffic = dataclasses.replace(self._proxy.traffic)  # what comes later is not of this step
+        self.rows.append(Row(step, self._subject.name, traffic, seconds))
         print(self.rows[-1], file=sys.stderr, flush=True)
 
     async def wait_silence(self) -> None:
