@@ -36,6 +36,17 @@ async def refuse(kube, kind, name):
         await asyncio.sleep(0.1)
 
 
+async def delete_unrefused(kube, kind, name):
+    """Delete the object as soon as the API server knows that the webhook is gone."""
+    while True:
+        try:
+            return await kube.delete(kind, name)
+        except KubeError as e:
+            if 'webhook' not in str(e):
+                raise
+        await asyncio.sleep(0.1)
+
+
 async def test_a_protected_object_is_not_deleted(
         kube, kind, embedded, settings, managed, registry):
     settings.admission.server = kopf.WebhookServer(addr='127.0.0.1')
@@ -55,7 +66,8 @@ async def test_a_protected_object_is_not_deleted(
     await kube.wait_gone(kind, 'other')
 
     operator.stop()  # now, nobody refuses it
-    await kube.delete(kind, 'obj')
+    async with asyncio.timeout(30):
+        await delete_unrefused(kube, kind, 'obj')
     settings.admission.managed = None
     embedded()
     obj = await kube.wait_for(kind, 'obj', lambda obj: obj.get('status', {}).get('conditions'))
