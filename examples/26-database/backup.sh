@@ -1,4 +1,4 @@
-# What the job runs. The dump makes the tables those of the role app_owner, as which all users act.
+# What the job runs. The dump makes the tables those of the role $OWNER, as which all users act.
 set -eu -o pipefail
 cd /backups
 
@@ -11,7 +11,7 @@ prune  # before the dump, too: otherwise, a full volume would stay full
 file=$(date -u +%Y%m%d-%H%M%S).sql.gz
 trap 'rm -f "$file.part"' EXIT
 {
-  echo 'CREATE ROLE app_owner; ALTER DATABASE app OWNER TO app_owner; SET ROLE app_owner;'
+  echo "CREATE ROLE $OWNER; ALTER DATABASE $PGDATABASE OWNER TO $OWNER; SET ROLE $OWNER;"
   pg_dump --no-owner --no-acl
 } | gzip > "$file.part"
 mv "$file.part" "$file"

@@ -183,7 +183,7 @@ def describe_backup(name: str, spec: DatabaseSpec) -> dict[str, Any]:
             'command': ['bash', '-c', BACKUP],
             'env': describe_env(
                 name, 'PGPASSWORD', PGHOST=name, PGUSER=ADMIN, PGDATABASE=NAME,
-                KEEP=str(spec.backups.keep)),
+                OWNER=OWNER, KEEP=str(spec.backups.keep)),
             'volumeMounts': [{'name': 'backups', 'mountPath': '/backups'}],
         }],
         'volumes': [describe_volume('backups', name)],

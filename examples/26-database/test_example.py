@@ -183,7 +183,8 @@ def back_up(tmp_path):
             (tmp_path / name).chmod(0o755)
         done = subprocess.run(
             ['bash', '-c', script], check=False, capture_output=True, env={
-                **os.environ, 'PATH': f"{tmp_path}:{os.environ['PATH']}", 'KEEP': str(keep)})
+                **os.environ, 'PATH': f"{tmp_path}:{os.environ['PATH']}", 'KEEP': str(keep),
+                'OWNER': 'app_owner', 'PGDATABASE': 'app'})
         assert (done.returncode == 0) == succeeds, done.stderr
         return sorted(path.name for path in (tmp_path / 'backups').iterdir())
 

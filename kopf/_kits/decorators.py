@@ -23,7 +23,7 @@ def name_decorator(handler: handlers.ResourceHandler) -> str:
         case handlers.ChangingHandler(reason=None):
             return 'resume' if handler.initial else 'field'
         case handlers.WebhookHandler():
-            return handler.reason.replace('ating', 'ate')
+            return handler.reason.removesuffix('ing') + 'e'
         case handlers.ChangingHandler():
             return str(handler.reason)
     return NAMES[type(handler)]

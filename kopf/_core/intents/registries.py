@@ -27,6 +27,7 @@ class GenericRegistry(Generic[HandlerT]):
         self._handlers.append(handler)
 
     def get_all_handlers(self) -> list[HandlerT]:
+        """The name in the Kopf on PyPI, which operators call."""
         return list(self._handlers)
 
     def __iter__(self) -> Iterator[HandlerT]:
@@ -114,9 +115,10 @@ class OperatorRegistry:
         """Get the id of the index if it is the function of an index; otherwise, it is as it is."""
         return next((handler.id for handler in self._indexing if handler.fn is mapper), mapper)
 
-    def verify(self, *, has_finalizer: bool = True) -> None:
+    def verify(self, *, finalizer: str | None = '') -> None:
         """
-        Check what can only be checked when all handlers are declared.
+        Check what can only be checked when all handlers are declared. ``finalizer`` is that of the
+        settings; None if there is none.
 
         :raises RegistryError: if there is any of `find_missing_indices`, or of
             `find_wrong_reconcilers`, or if a conversion between versions is absent, or if there is
@@ -126,7 +128,7 @@ class OperatorRegistry:
         faults += [f"{handler!r} needs a finalizer, but settings.persistence.finalizer is None. "
                    f"Set a name there, or declare the handler with optional=True."
                    for handler in self._changing
-                   if handler.requires_finalizer and not has_finalizer]
+                   if handler.requires_finalizer and finalizer is None]
         for complaint in [*self.find_missing_indices(), *filter(None, faults),
                           *self.find_wrong_reconcilers()]:
             raise RegistryError(complaint)
@@ -193,7 +195,7 @@ def get_default_registry() -> OperatorRegistry:
     return default_registry_var.get(_default_registry)
 
 
-def set_default_registry(registry: OperatorRegistry) -> None:
+def set_default_registry(registry: OperatorRegistry | None) -> None:
     """
     Replace the default registry. Existing handlers and running operators are not affected.
 

@@ -7,7 +7,6 @@ throttles only the object that caused it; after the delay, the object is process
 has not changed.
 """
 import asyncio
-import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -157,10 +156,12 @@ class Processor:
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.enter()
-        with contextlib.suppress(Exception):  # it is logged
+        try:
             await self.env.observer.follow(
                 observers.Observer.reconciliation, self._conclude(item, raw, found),
                 item.resource, raw)
+        except Exception:  # it is logged
+            pass
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,

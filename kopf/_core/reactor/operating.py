@@ -169,8 +169,7 @@ class Operator:
             with waiting.remind(self.underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
             self._is_started = True
-            self._registry.verify(
-                has_finalizer=self.settings.persistence.finalizer is not None)
+            self._registry.verify(finalizer=self.settings.persistence.finalizer)
             await self._attach()
             self._poster = asyncio.create_task(
                 posting.poster(client=self._unlimited, queue=self._events),

@@ -271,7 +271,7 @@ def test_handlers_that_need_a_finalizer_are_refused_if_there_is_none(registry, o
     registry.verify()
     with pytest.raises(LookupError, match="needs a finalizer") if options else (
             contextlib.nullcontext()):
-        registry.verify(has_finalizer=False)
+        registry.verify(finalizer=None)
 
 
 def test_all_handlers_of_a_kind_are_listed(registry):

@@ -90,7 +90,7 @@ def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
             slug = make_slug(id_)
             slugs[id_] = slug if slug not in slugs.values() else _add_hash(slug, id_)
     used = {*slugs, *slugs.values()}
-    names: dict[str, set[str]] = {reason: set() for reason in ('validating', 'mutating')}
+    names: dict[str, set[str]] = {'validating': set(), 'mutating': set()}
     webhooks: list[Webhook] = []
     for (id_, reason, _), members in groups.items():
         slug = slugs[id_]
