@@ -243,6 +243,7 @@ def test_there_is_one_controller_at_most(api, cms):
                'controller': True} for name in ('x', 'y')]
     answer = api.post(cms, make('one', metadata={'ownerReferences': owners}))
     assert answer.error == (422, 'Invalid')
+    assert answer.causes == [('FieldValueInvalid', 'metadata.ownerReferences')]
     assert 'Only one reference can have Controller set to true' in answer.messages[0]
 
 

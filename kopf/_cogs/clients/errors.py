@@ -4,7 +4,7 @@ Errors of the API, by the HTTP status of the response, or by its absence.
 import contextlib
 import datetime
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kopf._cogs.structs import nesting
@@ -79,6 +79,13 @@ class APIError(Exception):
         """The details in the ``Status``, or an empty mapping."""
         details = self.payload.get('details')
         return details if isinstance(details, Mapping) else {}
+
+    @property
+    def causes(self) -> Collection[Mapping[str, Any]]:
+        """The causes in the details, e.g. with the fields that are refused."""
+        causes = self.details.get('causes')
+        return causes if isinstance(causes, list) and all(
+            isinstance(cause, Mapping) for cause in causes) else ()
 
     @property
     def retry_after(self) -> float | None:

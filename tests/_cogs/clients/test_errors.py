@@ -38,11 +38,12 @@ def test_everything_is_an_api_error():
 def test_kubernetes_statuses_are_parsed():
     payload = {
         'kind': 'Status', 'code': 409, 'message': 'changed', 'reason': 'Conflict',
-        'details': {'name': 'x'}}
+        'details': {'name': 'x', 'causes': [{'field': 'metadata.name'}]}}
     error = errors.make_error(409, json.dumps(payload).encode())
     assert error.message == str(error) == 'changed'
     assert error.reason == 'Conflict'
-    assert error.details == {'name': 'x'}
+    assert error.details == payload['details']
+    assert error.causes == [{'field': 'metadata.name'}]
     assert error.payload == payload
 
 
@@ -88,7 +89,8 @@ def test_expirations_in_streams_are_recognised(payload):
 
 @pytest.mark.parametrize('payload', [
     {}, {'code': 'x'}, {'code': None, 'details': 3, 'message': 5, 'reason': 7},
-    {'details': {'retryAfterSeconds': 'x'}},
+    {'details': {'retryAfterSeconds': 'x'}}, {'details': {'causes': ['x']}},
+    {'details': {'causes': 5}},
 ])
 def test_broken_statuses_are_errors_too(payload):
     error = errors.make_status_error(payload)
@@ -96,6 +98,7 @@ def test_broken_statuses_are_errors_too(payload):
     assert error.message is None
     assert error.reason is None
     assert error.retry_after is None
+    assert not error.causes
     assert str(error)
 
 

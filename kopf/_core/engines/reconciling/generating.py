@@ -237,9 +237,8 @@ async def claim(
 
 def _is_overtaken(e: errors.APIError) -> bool:
     """Whether the object is not as it was read any more: the write must be tried again."""
-    causes = e.details.get('causes') or ()
     return isinstance(e, errors.APIConflictError) and not any(
-        cause.get('reason') == 'FieldManagerConflict' for cause in causes)
+        cause.get('reason') == 'FieldManagerConflict' for cause in e.causes)
 
 
 async def _fill(manifest: Any, fields: Fields, live: Any, *, force: bool) -> Any:

@@ -326,8 +326,9 @@ def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
 
 def _explain(e: Exception, step: planning.Step) -> str:
     text = str(e)
-    is_foreign = isinstance(e, errors.APIConflictError) or (
-        isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
+    is_foreign = isinstance(e, errors.APIConflictError) or (  # or it has another controller
+        isinstance(e, errors.APIUnprocessableError) and any(
+            cause.get('field') == 'metadata.ownerReferences' for cause in e.causes))
     if isinstance(step, planning.Apply) and step.known is None and is_foreign:
         return (f"an object of this name is there, and this handler has not made it for this one, "
                 f"so it is left alone. Rename the child, or delete the object: {text}")
