@@ -5,6 +5,7 @@ import contextlib
 import copy
 import dataclasses
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
@@ -193,7 +194,8 @@ def crd(
     :param rules: rules in CEL about the whole object.
     :param selectable: the paths of fields by which clients can select objects.
     :param scale: the paths of the subresource ``scale``.
-    :raises DeclarationError: if a name is none of the API.
+    :raises DeclarationError: if a name is none of the API, or if the module has another class for
+        the same version.
     """
     for option, names in (('short', short), ('categories', categories)):
         if isinstance(names, str):
@@ -222,10 +224,26 @@ def crd(
             declaration = dataclasses.replace(declaration, **{
                 field: getattr(base, field) for field in _COMMON})
         family = _declared.setdefault(declaration.name, {} if base is None else base.family)
+        if version in family and _is_in_use(family[version].cls, beside=cls):
+            raise DeclarationError(
+                f"{declaration.name} has two classes for {version}: {family[version].cls.__name__} "
+                f"and {cls.__name__}. Give one of them another version or another plural=, or "
+                f"remove it.")
         family[version] = declaration = dataclasses.replace(declaration, family=family)
         setattr(cls, references.DECLARATION, declaration)
         return cls
     return decorate
+
+
+def _is_in_use(cls: type, *, beside: type) -> bool:
+    """
+    Whether the module of another class also has this class, and both are for any use of it.
+
+    Otherwise, the module is loaded again, or a function declares a class, e.g. a test.
+    """
+    module = sys.modules.get(beside.__module__)
+    return '.' not in beside.__qualname__ and beside.__qualname__ != cls.__qualname__ and (
+        getattr(module, cls.__qualname__, None) is cls)
 
 
 def check_names(group: str, version: str, plural: str) -> None:

@@ -172,6 +172,36 @@ def test_versions_that_contradict_each_other_are_errors(versions, message):
         kinds.define([declare(version, **options) for version, options in versions])
 
 
+def test_two_classes_of_one_version_in_a_module_are_an_error(tmp_path):
+    script = tmp_path / 'twice.py'
+    script.write_text(TWICE)
+    with pytest.raises(loaders.LoadingError, match="for v1: Website and Site. Give one of them"):
+        loaders.preload([script], [])
+
+
+def test_a_module_that_is_loaded_again_replaces_its_classes(tmp_path):
+    script = tmp_path / 'again.py'
+    for name in ['Website', 'Site']:
+        script.write_text(TWICE.partition('\n\n\n')[0].replace('Website', name))
+        loaders.preload([script], [])
+        [loaded] = [name for name in sys.modules if name.endswith('__again')]
+        sys.modules.pop(loaded)
+
+
+TWICE = '''
+import kopf
+
+@kopf.crd('twice.example.com', 'v1', plural='websites')
+class Website:
+    spec: dict[str, str]
+
+
+@kopf.crd('twice.example.com', 'v1', plural='websites')
+class Site:
+    spec: dict[str, str]
+'''
+
+
 @pytest.mark.parametrize('args, message', [
     (('example', 'v1', 'things'), "'example' is no group"),
     (('example.com', '1', 'things'), "'1' is no version"),

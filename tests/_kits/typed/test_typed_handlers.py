@@ -590,10 +590,16 @@ class RichStatus:
     conditions: kopf.Conditions = dataclasses.field(default_factory=list)
 
 
-@kopf.crd('example.com', 'v1', plural='databases', kind='Database')
-class RichDatabase:
-    spec: DatabaseSpec
-    status: RichStatus = RichStatus()
+def declare_rich():
+    @kopf.crd('example.com', 'v1', plural='databases', kind='Database')
+    class RichDatabase:
+        spec: DatabaseSpec
+        status: RichStatus = RichStatus()
+
+    return RichDatabase
+
+
+RichDatabase = declare_rich()
 
 
 def make_condition(type, status, reason, hour):
@@ -714,7 +720,7 @@ class Grouped:
 ])
 def test_maps_are_typed_if_the_annotation_is_that_of_the_class(annotation, is_typed):
     cls = type('Thing', (), {'__annotations__': {'spec': Grouped}})
-    cls = kopf.crd('example.com', 'v1', plural='databases')(cls)
+    cls = kopf.crd('example.com', 'v1', plural='things')(cls)
 
     def fn(new, **_):
         pass
