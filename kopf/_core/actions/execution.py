@@ -395,7 +395,7 @@ def judge(
     outcome = progression.Outcome(final=True, exception=e, message=text)
     if mode == handlererrors.ErrorsMode.IGNORED:
         message = f"{handler!r} failed with an exception and will ignore it: {text}"
-        outcome = progression.Outcome(final=True)
+        outcome = progression.Outcome(final=True, ignored=e)
     elif mode == handlererrors.ErrorsMode.PERMANENT:
         message = f"{handler!r} failed with an exception and will stop now: {text}"
     elif is_last:

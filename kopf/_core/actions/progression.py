@@ -42,6 +42,8 @@ class Outcome(NamedTuple):
     delay: float | None = None
     result: Any = None
     exception: BaseException | None = None
+    ignored: BaseException | None = None
+    """What the handler has raised if such errors are ignored: it counts as succeeded."""
     message: str | None = None
     subrefs: Collection[ids.HandlerId] = ()
     waiting: bool = False

@@ -155,11 +155,8 @@ class AttemptMeter(series.Made[str, series.Histogram]):
     def end_in_reconciliation(
             self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
     ) -> None:
-        if outcome is not None and outcome.exception is None:
-            self['success'].observe(seconds)
-            return
         self.end(outcome, error, seconds)
-        if outcome is not None and not outcome.waiting and (
+        if outcome is not None and outcome.exception is not None and not outcome.waiting and (
                 outcome.final
                 or not isinstance(outcome.exception, handlererrors.TemporaryError)):
             self._failures.note(is_terminal=outcome.final)

@@ -138,8 +138,9 @@ class Tracer(observers.Observer):
             if not isinstance(cause, causes.SpawningCause):  # else, its patch is written afterwards
                 leave()
             span.set_attribute('kopf.outcome', outcomes.name_outcome(outcome))
-            if outcome is not None and outcome.exception is not None and not outcome.waiting:
-                fail(span, outcome.exception, outcome.message)
+            exception = None if outcome is None else outcome.exception or outcome.ignored
+            if outcome is not None and exception is not None and not outcome.waiting:
+                fail(span, exception, outcome.message)
             finish(span, error)
 
         return end

@@ -170,6 +170,20 @@ def test_attempts_are_counted_by_handlers_and_outcomes():
     assert scrape.get('kopf_handler_total', handler='updated', outcome='success') == 0
 
 
+def test_ignored_errors_are_no_successes():
+    def declare(registry):
+        @kopf.on.event('kopfexamples', id='event', registry=registry)
+        @kopf.on.create(
+            'kopfexamples', id='created', errors=kopf.ErrorsMode.IGNORED, registry=registry)
+        @kopf.index('kopfexamples', id='index', registry=registry)
+        def fn(**_):
+            raise ValueError("boo!")
+
+    scrape = measure(declare, {}, lasts=1)
+    assert scrape.get_all('kopf_handler_total', 'outcome').keys() == {'ignored'}
+    assert scrape.get_all('kopf_handler_total', 'handler').keys() == {'event', 'created', 'index'}
+
+
 def test_handlers_that_are_interrupted_at_the_exit_are_counted():
     async def run():
         measured = Measured(declare_created)

@@ -328,6 +328,17 @@ class BoomError(Exception):
     pass
 
 
+def test_ignored_errors_are_in_the_span(registry, recording, live):
+    @kopf.on.create('kopfexamples', id='fn', errors=kopf.ErrorsMode.IGNORED, registry=registry)
+    def fn(**_):
+        raise BoomError("boo!")
+
+    live()
+    span = recording.get('handler fn')
+    assert span.attributes['kopf.outcome'] == 'ignored'
+    assert span.attributes['error.type'] == f'{__name__}.BoomError'
+
+
 @pytest.mark.parametrize('error, outcome, name, message', [
     (kopf.TemporaryError("not yet", delay=60), 'retry',
      'kopf._core.intents.handlererrors.TemporaryError', "not yet"),
