@@ -270,6 +270,27 @@ async def test_an_operator_is_rolled_back_without_calls(kube, old, new, write, d
         'size': '1.5G', 'mode': 'fast', 'note': 'edited'}
 
 
+async def test_a_definition_that_is_created_again_is_converted_again(
+        kube, old, new, write, define, operator):
+    text = write(OLD, NEW, CONVERSION, cls='New', stored='v1alpha1')
+    await define(text)
+    op = operator(text)
+    await op.wait_for("Reconfiguring the conversion")
+    await kube.delete_kind(new)
+    patience = Patience(30)
+    while True:  # the definition is deleted after its objects
+        try:
+            await kube.request('GET', f'{CRDS}/{new.plural}.{new.group}')
+        except KubeError as e:
+            assert e.status == 404
+            break
+        assert not patience.is_over()
+    await define(text)
+    await wait_converted(kube, old, new)
+    await kube.create(old, 'one', spec={'sizeGb': 5})
+    await op.wait_for(r"Called: create of one with 5G\.")
+
+
 async def test_replicas_serve_before_they_list(kube, old, new, write, define, operator):
     text = write(OLD, NEW, CONVERSION, cls='New', stored='v1alpha1')
     await define(text)

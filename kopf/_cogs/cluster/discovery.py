@@ -51,6 +51,7 @@ class Insights:
         self.namespaces: frozenset[references.Namespace] | None = None
         self.changes: int = 0
         """How many times anything has changed."""
+        self._deletions = 0
         self._events: dict[asyncio.Event, None] = {}  # in their order, so that runs are alike
 
     def subscribe(self, event: asyncio.Event) -> None:
@@ -65,11 +66,15 @@ class Insights:
             *,
             deleted: Iterable[references.Resource] = (),
             failing: Iterable[str] = (),
+            deletions: int = 0,
     ) -> None:
+        """Set the resources. ``deletions`` is how many definitions were deleted until now."""
         known, self.resources = self.resources, frozenset(resources)
         self.deleted = self.deleted.union(deleted) - self.resources
         former, self.failing = self.failing, frozenset(failing)
-        if known is None or former != self.failing or describe(known) != describe(self.resources):
+        is_recreated, self._deletions = deletions != self._deletions, deletions
+        if known is None or former != self.failing or is_recreated or (
+                describe(known) != describe(self.resources)):
             self._notify()
 
     def set_namespaces(self, namespaces: Iterable[references.Namespace]) -> None:
@@ -176,7 +181,7 @@ async def _rescan(
         insights.set_resources(
             fresh | awaited | {resource for resource in known if resource.group not in groups},
             deleted=filter(tracker.is_deleted, missing - awaited),
-            failing=failed | (insights.failing - groups))
+            failing=failed | (insights.failing - groups), deletions=tracker.deletions)
         tracker.proceed(groups, unsettled=failed | tracker.find_unsettled(fresh))
 
 

@@ -50,6 +50,8 @@ class Tracker(watching.Sink):
         self._taken: dict[str, int] = {}
         """By groups under discovery: how many discoveries there were before."""
         self._changed = asyncio.Event()
+        self.deletions = 0
+        """How many CRDs were deleted so far. A later one of the same name has lost its changes."""
 
     def begin(self, *, restored: bool) -> None:
         self._listed = {}
@@ -72,6 +74,7 @@ class Tracker(watching.Sink):
         if type == 'DELETED':
             self._versions.pop(name, None)
             self._gone.add(name)
+            self.deletions += 1
         else:
             self._versions[name] = body['metadata'].get('resourceVersion', '')
             self._gone.discard(name)

@@ -513,9 +513,13 @@ async def test_conversions_are_written_to_the_definition(client, manager):
         'strategy': 'Webhook', 'webhook': {
             'clientConfig': CONVERTED['things.example.com'][0],
             'conversionReviewVersions': ['v1']}}}
-    client.requests.clear()
-    await manager.write(CONVERTED)
-    assert client.requests == []
+
+
+async def test_definitions_that_are_created_again_are_written_again(client, manager):
+    for _ in range(2):
+        client.objects[CRD] = {'metadata': {'name': 'x'}, 'spec': {}}
+        await manager.write(CONVERTED)
+        assert client.objects[CRD]['spec']['conversion']['strategy'] == 'Webhook'
 
 
 async def test_definitions_that_do_not_exist_yet_are_tried_again(client, manager):

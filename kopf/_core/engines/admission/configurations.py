@@ -130,7 +130,9 @@ class Manager:
         failure: errors.APIError | None = None
         for reason, webhooks in records.items():
             content = json.dumps(webhooks)
-            if self._written.get(reason) != content or reason in self._unsure or anew:
+            # A definition that is created again has no conversion, and nothing else tells that.
+            if anew or reason not in CONFIGURATIONS or reason in self._unsure or (
+                    self._written.get(reason) != content):
                 is_news = (self._written.get(reason) or NOTHING) != content
                 what = (f"{reason} webhook {self._name}" if reason in CONFIGURATIONS else
                         f"conversion of {reason}")

@@ -76,5 +76,5 @@ def _is_fresh(definition: Any) -> bool:
     """Whether the conversion was declared only now, as far as it can be seen."""
     times = [datetime.datetime.fromisoformat(entry['time'])
              for entry in definition['metadata'].get('managedFields') or ()
-             if 'f:conversion' in entry['fieldsV1'].get('f:spec', ())]
+             if 'time' in entry and 'f:conversion' in entry.get('fieldsV1', {}).get('f:spec', ())]
     return not times or clocks.Clock().now().wall - max(times) < FRESH

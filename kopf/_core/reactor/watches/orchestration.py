@@ -284,7 +284,10 @@ class Orchestration:
                 await conversions.wait(
                     converter, self._client, settings=self._settings, logger=self._logger)
                 self._converted.add(converter.name)
-        await watch(**kwargs)
+        try:
+            await watch(**kwargs)
+        finally:
+            self._converted.discard(converter.name)  # the definition can be created again
 
     def _bind(
             self,
