@@ -369,12 +369,12 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         timeout = timeouts.read(networking.request_timeout) if timeout is None else timeout
         while True:
             connection = await self._pool.connect()
-            connection.users += 1
-            self._traffic.in_flight += 1
             headers = connection.get_headers(
                 accept, content_type, encoding=READ_ENCODING if method == 'GET' else 'identity')
-            if self._traffic.make_headers is not None:
+            if self._traffic.make_headers is not None:  # it can raise errors of the author's code
                 headers = {**headers, **self._traffic.make_headers()}
+            connection.users += 1
+            self._traffic.in_flight += 1
             try:
                 with self._deadlines.limit(timeout):
                     answer = await connection.exchange(

@@ -5,6 +5,7 @@ import collections
 
 import pytest
 
+from kopf._cogs.clients import transfers
 from tests._cogs.clients import servers
 
 
@@ -25,6 +26,17 @@ async def test_further_attempts_get_headers_of_their_own(server, client):
     client.add_headers(lambda: {'x-number': next(numbers)})
     await client.request('GET', '/x')
     assert [received.headers['x-number'] for received in server.requests] == ['1', '2']
+
+
+async def test_requests_without_headers_are_no_traffic(client):
+    def fail():
+        raise RuntimeError("boo!")
+
+    client.add_headers(fail)
+    for _ in range(transfers.POOL_SIZE + 1):
+        with pytest.raises(RuntimeError, match="boo!"):
+            await client.request('GET', '/x')
+    assert not client.congested
 
 
 async def test_requests_can_be_counted_at_the_same_time(server, client):
