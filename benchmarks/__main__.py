@@ -57,7 +57,7 @@ def ensure_cluster(kubeconfig: str | None) -> Iterator[str]:
         sys.exit(f"There is neither a kubeconfig nor a cluster to start: no {script}.")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            # With five minutes of history, three rounds of large objects do not fit into etcd (2 GB).
+            # Large objects with five minutes of history do not fit into etcd (2 GB).
             env = {'APISERVER_FLAGS': '--etcd-compaction-interval=1m', **os.environ}
             subprocess.run([script, 'start', folder, str(find_free_ports(3))], env=env,
                            stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True)

@@ -28,17 +28,17 @@ class State(Recorder):
         self._listed = None
         super().__init__()
 
-    def begin(self, *, restored):
+    def list_started(self, *, restored):
         self._listed = {}
-        super().begin(restored=restored)
+        super().list_started(restored=restored)
 
     def listed(self, body, packed=None):
         self._listed[body['metadata']['name']] = body['metadata']['resourceVersion']
         super().listed(body)
 
-    def end(self):
+    def list_ended(self):
         self.objects = self._listed
-        super().end()
+        super().list_ended()
 
     def changed(self, type, body, line):
         if type == 'DELETED':

@@ -69,7 +69,7 @@ class Sink(Protocol):
         """
         return None
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         """
         Begin a list. If the previous list has not ended, forget it.
 
@@ -86,7 +86,7 @@ class Sink(Protocol):
         Take an object of the list. If the list is streamed, ``packed`` is the same as in `changed`.
         """
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         """End the list. All objects that were not in the list do not exist any more."""
 
     def unavailable(self, error: Exception) -> None:
@@ -280,7 +280,7 @@ class _Watcher:
                 self._streaming = True
 
     def _begin(self, version: str | None) -> None:
-        self.sink.begin(restored=_is_lower(version, self.pulse.reached))
+        self.sink.list_started(restored=_is_lower(version, self.pulse.reached))
 
     async def _get_version(self) -> str:
         """Get the present resource version of the list, by requesting one object of it."""
@@ -312,7 +312,7 @@ class _Watcher:
                 if loop.time() > until:
                     until = await _breathe()
             self.sink.expect(page.remaining)
-        self.sink.end()
+        self.sink.list_ended()
         self.pulse.reached = version
         self._relisting = False
 
@@ -481,7 +481,7 @@ class _Watcher:
     def _handle_bookmark(self, version: str | None, metadata: Mapping[str, Any]) -> None:
         if self._streaming:
             if dicts.resolve(metadata, ('annotations', INITIAL_END), None) == 'true':
-                self.sink.end()
+                self.sink.list_ended()
                 self.pulse.reached = version
                 self._streaming = self._relisting = False
         elif _is_lower(version, self.pulse.reached):

@@ -315,18 +315,18 @@ class _NamespaceSink(watching.Sink):
 
     async def fill(self, client: api.Client, settings: configuration.OperatorSettings) -> None:
         """List the namespaces once, without a watch."""
-        self.begin(restored=False)
+        self.list_started(restored=False)
         async for page in listing.list_objects(
             client, resource=NAMESPACES, namespace=None, settings=settings, retry=False,
             metadata_only=True, skip=lambda body, _: self.skipped(None, body),
         ):
             if page.restarted:
-                self.begin(restored=False)
+                self.list_started(restored=False)
             for body in page.items:
                 self.listed(body)
-        self.end()
+        self.list_ended()
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._names = set()
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
@@ -334,7 +334,7 @@ class _NamespaceSink(watching.Sink):
         if any(references.match_namespace(name, pattern) for pattern in self._patterns):
             self._names.add(name)
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         absent = set(references.select_specific_namespaces(self._patterns)) - self._names
         if absent and not self._reported:
             self._logger.warning(

@@ -53,13 +53,13 @@ class Tracker(watching.Sink):
         self.deletions = 0
         """How many CRDs were deleted so far. A later one of the same name has lost its changes."""
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._listed = {}
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._listed[body['metadata']['name']] = body['metadata'].get('resourceVersion', '')
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         known, self._versions = self._versions, self._listed
         self._gone = (self._gone | known.keys()) - self._versions.keys()
         if self.filled.is_set():

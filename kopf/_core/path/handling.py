@@ -145,7 +145,7 @@ class Handling:
             case claims.Verdict.OVERTAKEN:
                 item.proceed(self.saver.begin_anew(item.get_cycle(), raw))
         item.inbox.keep(raw)
-        item.inbox.begin()
+        item.inbox.forget_reminder()
         self._known = raw
         self._now = env.clock.now()
         self.saver.go_on_from(raw)

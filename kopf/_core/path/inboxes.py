@@ -258,7 +258,7 @@ class Inbox:
             self._events = None  # an empty queue takes several times the memory of an inbox
         return event
 
-    def begin(self) -> None:
+    def forget_reminder(self) -> None:
         """Drop the reminder: a reconciliation looks at the state now."""
         self.is_due = False
 
@@ -303,7 +303,7 @@ class Inbox:
         self.is_due = self.is_due or is_at_work or self._pending is not None
         self._pending = self._expected = None
 
-    def end(self, raw: bodies.RawBody | None) -> bodies.RawBody | None:
+    def note_deletion(self, raw: bodies.RawBody | None) -> bodies.RawBody | None:
         """Note that the object is gone; return its last state, as far as it is known."""
         last = raw if raw is not None else self.pending
         last = self._pending = last if last is not None else self.recall()

@@ -104,7 +104,7 @@ class Informer(watching.Sink):
 
     # Called by the watch.
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._lists += 1
         if restored:
             self._forget_versions()
@@ -142,11 +142,11 @@ class Informer(watching.Sink):
         elif is_due_again:
             self.schedule(item, urgent=False)
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         self._completed = self._lists
         self._resumed = frozenset()
         for item in [item for item in self if item.last_list != self._lists]:
-            self._leave(item, None)
+            self._note_deletion(item, None)
         newcomers, self._newcomers = self._newcomers, []
         for item in newcomers:
             if item.phase is objects.Phase.HELD:
@@ -172,7 +172,7 @@ class Informer(watching.Sink):
             return
         item, new = self._ensure(body, initial=False)
         if type == 'DELETED':
-            self._leave(item, body)
+            self._note_deletion(item, body)
             return
         if new:
             self._yield_to_namesake(item, body)
@@ -193,7 +193,7 @@ class Informer(watching.Sink):
         """
         item = self._items.get(bodies.get_uid(body))
         if item is not None and type == 'DELETED':
-            self._leave(item, None)
+            self._note_deletion(item, None)
         elif item is not None and type is None:
             item.see(self._lists)
 
@@ -208,7 +208,7 @@ class Informer(watching.Sink):
         """
         if is_deleted:
             if (gone := self._items.get(bodies.get_uid(body))) is not None:
-                self._leave(gone, body)
+                self._note_deletion(gone, body)
             return
         item, _ = self._ensure(body, initial=True)
         item.see(self._lists)
@@ -245,18 +245,18 @@ class Informer(watching.Sink):
                 f"Events of {self.resource} come faster than their handlers see them; "
                 f"from now on, some of them are skipped (the newest ones never).")
 
-    def _leave(self, item: objects.Item, body: bodies.RawBody | None) -> None:
+    def _note_deletion(self, item: objects.Item, body: bodies.RawBody | None) -> None:
         """Note that the object is gone. Its item remains until the end is reported."""
         self._items.pop(item.uid, None)
-        self._end(item)
+        self._stop(item)
         if self._queue.switch.is_standby:  # the end is reported by the replica that leads
             item.inbox.clear()
             if not item.is_at_work:
                 self._queue.drop(item)
                 item.enter(objects.Phase.ENDED)
-                self.end_of(item)
+                self.forget(item)
             return
-        last = item.inbox.end(body)
+        last = item.inbox.note_deletion(body)
         if last is not None:
             if self.handlers.watching:
                 self._record(item, 'DELETED', last)
@@ -265,18 +265,18 @@ class Informer(watching.Sink):
         if is_silent and item.phase in (objects.Phase.RESTING, objects.Phase.HELD):
             # If it waited for a namesake itself, the next one waits for that one instead.
             item.enter(objects.Phase.ENDED)
-            self.end_of(item)
+            self.forget(item)
             return
         if item.name is not None:
             self._leaving[item.name] = item
         if not is_silent:
             self.schedule(item)
 
-    def _end(
+    def _stop(
             self, item: objects.Item,
             reason: stopping.DaemonStoppingReason = stopping.DaemonStoppingReason.RESOURCE_DELETED,
     ) -> None:
-        item.leave()
+        item.note_deletion()
         self._queue.alarms.cancel(item)
         if item.companions is not None:
             item.companions.stop(reason)
@@ -308,7 +308,7 @@ class Informer(watching.Sink):
     def pack_later(self, item: objects.Item) -> None:
         self._queue.packer.add(item.inbox)
 
-    def end_of(self, item: objects.Item) -> None:
+    def forget(self, item: objects.Item) -> None:
         """Forget the item, whose end is reported, and release its namesake."""
         if item.name is not None and self._leaving.get(item.name) is item:
             del self._leaving[item.name]
@@ -366,7 +366,7 @@ class Informer(watching.Sink):
         """Forget all objects, as if they did not exist; return whether a next informer needs it."""
         self._resumed = frozenset(item.uid for item in self if not item.initial)
         for item in self:
-            self._end(item)
+            self._stop(item)
             item.inbox.clear()
             if item.is_at_work and item.name is not None:
                 self._leaving[item.name] = item
@@ -387,7 +387,7 @@ class Informer(watching.Sink):
         self._items.clear()
 
     def _hand_over(self, item: objects.Item) -> None:
-        self._end(item, stopping.DaemonStoppingReason.OPERATOR_PAUSING)
+        self._stop(item, stopping.DaemonStoppingReason.OPERATOR_PAUSING)
         item.inbox.clear()
 
     def _forget_versions(self) -> None:
@@ -451,8 +451,8 @@ class InformerFactory:
         informer = self._informers.pop((resource, namespace), None)
         if informer is not None:
             if deleted:  # the same as an empty list
-                informer.begin(restored=False)
-                informer.end()
+                informer.list_started(restored=False)
+                informer.list_ended()
             # If another version of the same resource follows, its objects are the same.
             if informer.close():
                 self._closed[resource.group, resource.plural, namespace] = informer

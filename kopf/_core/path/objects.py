@@ -100,7 +100,7 @@ class Source(Protocol):
     def pack_later(self, item: 'Item', /) -> None:
         """Pack the kept state of the item after the item has rested for a while."""
 
-    def end_of(self, item: 'Item', /) -> None:
+    def forget(self, item: 'Item', /) -> None:
         """Forget the item: the object is gone, and its end is reported."""
 
 
@@ -236,7 +236,7 @@ class Item:
     def notice(self) -> None:
         self.noticed = True
 
-    def leave(self) -> None:
+    def note_deletion(self) -> None:
         """Note that the object is gone."""
         self.gone = True
 

@@ -255,7 +255,7 @@ class WorkQueue:
         item, rank = picked
         self._observer.passage(item.source.resource, item, observers.Passage.STARTED)
         item.enter(Phase.WORKING)
-        work = self.processor.begin(item)
+        work = self.processor.start(item)
         if work is None:
             self._finish(item)
             return False
@@ -268,7 +268,7 @@ class WorkQueue:
         try:
             await work()
             while item.gone and item.inbox.has_news and not self.switch.is_stopping:
-                again = self.processor.begin(item)  # the object has gone during the work
+                again = self.processor.start(item)  # the object has gone during the work
                 if again is None:
                     break
                 await again()
@@ -290,7 +290,7 @@ class WorkQueue:
         self._observer.passage(item.source.resource, item, observers.Passage.ENDED)
         if item.gone:
             item.enter(Phase.ENDED)
-            item.source.end_of(item)
+            item.source.forget(item)
             return
         item.identify(None)
         item.enter(Phase.RESTING)

@@ -87,7 +87,7 @@ class Processor:
         """Whether so many requests wait that handlers should not be called for more objects."""
         return self.env.client.overloaded
 
-    def begin(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
+    def start(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
         """
         Begin to process the object; return the remaining work, or None if there is none.
 
@@ -100,7 +100,7 @@ class Processor:
         first = item.inbox.peek()
         if first is None or not self._switch.admits(is_gone=item.gone):
             if first is None:
-                item.inbox.begin()
+                item.inbox.forget_reminder()
             else:
                 item.inbox.remind()
             return None

@@ -383,10 +383,10 @@ class _Link:
                     settings=self._settings, skip=lambda body, reason: logger.warning(
                         f"{kind.kind} {body['metadata']['name']} is left out: {reason}")):
                 if page.restarted:
-                    mirror.begin(restored=False)
+                    mirror.list_started(restored=False)
                 for item in page.items:
                     mirror.listed(item)
-            mirror.end()
+            mirror.list_ended()
             return
         task = self._loop.create_task(self._watch(mirror))
         try:
@@ -430,13 +430,13 @@ class _Mirror(watching.Sink):
         self._post = post
         self._listed: list[Entry] = []
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._listed = []
 
     def listed(self, body: Any, packed: bytes | None = None) -> None:
         self._listed.append(make_entry(self._kind, body))  # which takes less memory
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         listed, self._listed = self._listed, []
         self._post(lambda overlay: overlay.replace(self._kind, self._namespace, listed))
         if not self.first.done():

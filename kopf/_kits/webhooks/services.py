@@ -179,13 +179,13 @@ class Keeper(watching.Sink):
             self._site.client, settings=settings, resource=SECRETS, namespace=self._namespace,
             sink=self, logger=logger)
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._listed = None
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._listed = body
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         self._raw, self._is_known = self._listed, True
         self._site.news.set()
 

@@ -74,14 +74,14 @@ class Recorder(watching.Sink):
         self.bodies: list[Any] = []
         self._event = asyncio.Event()
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._add('restored' if restored else 'begin')
 
     def listed(self, body: Any, packed: bytes | None = None) -> None:
         self.bodies.append(body)
         self._add('listed', body['metadata']['name'])
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         self._add('end')
 
     def changed(self, type: str, body: Any, line: bytes) -> None:

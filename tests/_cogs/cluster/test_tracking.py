@@ -20,10 +20,10 @@ def tracker():
 
 
 def fill(tracker, *bodies):
-    tracker.begin(restored=False)
+    tracker.list_started(restored=False)
     for body in bodies:
         tracker.listed(body)
-    tracker.end()
+    tracker.list_ended()
 
 
 async def is_calm(tracker, timeout=1000):
@@ -116,7 +116,7 @@ async def test_new_lists_doubt_only_what_has_changed(tracker):
 
 async def test_lists_that_are_broken_off_change_nothing(tracker):
     fill(tracker, make('a.g.test'))
-    tracker.begin(restored=False)
+    tracker.list_started(restored=False)
     fill(tracker, make('a.g.test'))
     assert await is_calm(tracker)
 

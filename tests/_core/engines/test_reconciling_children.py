@@ -54,8 +54,8 @@ def news(store):
 def shelf(store):
     """What the watch of the children feeds; its first list is empty."""
     shelf = store.open(CONFIGMAPS, 'ns')
-    shelf.begin(restored=False)
-    shelf.end()
+    shelf.list_started(restored=False)
+    shelf.list_ended()
     return shelf
 
 
@@ -221,10 +221,10 @@ def test_a_late_event_does_not_bring_a_deleted_child_back_to_life(store, shelf):
 
 def relist(shelf, *items, restored=False):
     shelf.reopen()
-    shelf.begin(restored=restored)
+    shelf.list_started(restored=restored)
     for item in items:
         shelf.listed(item)
-    shelf.end()
+    shelf.list_ended()
 
 
 def test_items_of_lists_lack_their_kind(store, shelf):
@@ -255,9 +255,9 @@ def test_a_list_shows_that_a_child_is_gone_of_which_only_the_response_was_seen(s
 
 
 def test_a_child_that_is_made_while_the_list_comes_is_not_gone(store, shelf, news):
-    shelf.begin(restored=False)
+    shelf.list_started(restored=False)
     store.accept(CONFIGMAPS, make(1))
-    shelf.end()
+    shelf.list_ended()
     assert KEY in store.of('parent') and not news
 
 
@@ -271,9 +271,9 @@ def test_children_are_listed_when_the_list_is_complete(store):
     calls = []
     store.on_listed = lambda: calls.append('listed')
     shelf = store.open(CONFIGMAPS, 'ns')
-    shelf.begin(restored=False)
+    shelf.list_started(restored=False)
     assert not store.is_listed(CONFIGMAPS, 'ns') and not calls
-    shelf.end()
+    shelf.list_ended()
     assert store.is_listed(CONFIGMAPS, 'ns') and calls == ['listed']
     assert not store.is_listed(CONFIGMAPS, 'other') and not store.is_listed(THINGS, 'ns')
 
@@ -285,8 +285,8 @@ def test_children_are_listed_anew_after_a_pause(store, shelf):
 
 def test_a_cluster_wide_list_is_for_all_namespaces(store):
     shelf = store.open(CONFIGMAPS, None)
-    shelf.begin(restored=False)
-    shelf.end()
+    shelf.list_started(restored=False)
+    shelf.list_ended()
     assert store.is_listed(CONFIGMAPS, 'ns') and store.is_listed(CONFIGMAPS, None)
 
 
@@ -294,8 +294,8 @@ def test_for_cluster_scoped_parents_all_served_namespaces_are_listed(store, shel
     assert store.is_listed(CONFIGMAPS, None)
     other = store.open(CONFIGMAPS, 'other')
     assert not store.is_listed(CONFIGMAPS, None) and store.is_listed(CONFIGMAPS, 'ns')
-    other.begin(restored=False)
-    other.end()
+    other.list_started(restored=False)
+    other.list_ended()
     assert store.is_listed(CONFIGMAPS, None)
 
 

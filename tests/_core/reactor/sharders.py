@@ -101,11 +101,11 @@ class Replica:
         if self._watching is not None:
             self._watching.cancel()
         self.feed.select(anew=True)
-        self.feed.begin(restored=False)
+        self.feed.list_started(restored=False)
         for raw in list(self.api.objects.values()):
             self.feed.listed(copy.deepcopy(raw))
         seen = len(self.api.history)
-        self.feed.end()
+        self.feed.list_ended()
         self._watching = asyncio.get_running_loop().create_task(self._watch(seen))
 
     async def _watch(self, seen):

@@ -638,9 +638,9 @@ async def test_shard_that_is_gained_during_a_list_is_only_in_the_next_list(regis
     replica.gain(0)
     assert replica.feed.select(anew=True) == (0,)
     replica.gain(1)
-    replica.feed.begin(restored=False)  # the response is still that for the shard 0
+    replica.feed.list_started(restored=False)  # the response is still that for the shard 0
     replica.feed.listed(copy.deepcopy(api.objects['x']))
-    replica.feed.end()
+    replica.feed.list_ended()
     assert replica.feed.select(anew=False) == (0,)
     replica.list()
     await rest(replica)
@@ -680,13 +680,13 @@ async def test_shards_gained_during_a_list_or_soon_after_it_share_the_next_list(
     division, loop = replica.division, asyncio.get_running_loop()
     woken = division.woken
     replica.feed.select(anew=True)
-    replica.feed.begin(restored=False)
+    replica.feed.list_started(restored=False)
     for shard in range(5):
         await asyncio.sleep(1)
         replica.gain(shard)
         assert not division.take_relisting()
     woken.clear()
-    replica.feed.end()
+    replica.feed.list_ended()
     ended = loop.time()
     assert woken.is_set()
     replica.gain(5)
@@ -706,8 +706,8 @@ async def test_shards_gained_before_a_list_is_requested_need_no_other_list(regis
     replica.feed.select(anew=True)  # this request fails, e.g. after its timeout
     replica.gain(0)
     replica.feed.select(anew=True)
-    replica.feed.begin(restored=False)
-    replica.feed.end()
+    replica.feed.list_started(restored=False)
+    replica.feed.list_ended()
     await asyncio.sleep(100)
     assert not replica.division.take_relisting()
     await replica.stop()
@@ -790,10 +790,10 @@ async def test_shards_wait_for_the_lists_of_their_own_namespaces_only(registry, 
     replica.gain(0)
     feed = replica.feeds['0']
     feed.select(anew=True)
-    feed.begin(restored=False)
+    feed.list_started(restored=False)
     feed.listed({'metadata': {'name': 'x', 'uid': 'x', 'resourceVersion': '1', 'namespace': '0',
                               'labels': {'shard': '0'}}})
-    feed.end()
+    feed.list_ended()
     await asyncio.sleep(10)
     assert calls == ['x']
 
@@ -804,8 +804,8 @@ async def test_namespaces_are_listed_anew_only_for_their_own_shards(registry, di
     replica = divide()
     for feed in replica.feeds.values():
         feed.select(anew=True)
-        feed.begin(restored=False)
-        feed.end()
+        feed.list_started(restored=False)
+        feed.list_ended()
     await asyncio.sleep(divisions.GATHERING_TIME)
     replica.gain(1)
     assert list(replica.division.take_relisting()) == [(RESOURCE, '1')]
@@ -816,7 +816,7 @@ async def test_screened_objects_of_a_list_are_counted(registry):
     kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = Replica(make_api(), 'a', registry, lists=False)
     replica.gain(0)
-    replica.feed.begin(restored=False)
+    replica.feed.list_started(restored=False)
     assert replica.feed.screen(None, {'metadata': {
         'name': 'x', 'uid': 'x', 'labels': {'shard': '1'}}})
     assert replica.feed.listing == 1

@@ -271,7 +271,7 @@ async def test_those_who_were_there_before_are_resumed_also_if_frozen_while_list
     api.create('a')
     api.create('b')
     operator = Operator(api, registry)
-    operator.informer.begin(restored=False)
+    operator.informer.list_started(restored=False)
     operator.informer.listed(api.objects['a'])
     await operator.freeze()
     operator.thaw()
@@ -519,9 +519,9 @@ async def test_objects_too_deep_to_be_listed_are_not_gone(registry, calls):
     await operator.rest()
     skimmed = {**api.objects['obj'], 'spec': None}
     operator.informer.skipped('MODIFIED', skimmed)
-    operator.informer.begin(restored=False)
+    operator.informer.list_started(restored=False)
     operator.informer.skipped(None, skimmed)
-    operator.informer.end()
+    operator.informer.list_ended()
     await asyncio.sleep(1)
     assert calls == [(None, 1)]
     operator.informer.skipped('DELETED', skimmed)

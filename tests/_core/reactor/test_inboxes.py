@@ -246,7 +246,7 @@ def test_a_reminder_is_over_when_a_newer_state_is_taken(inbox):
 
 def test_a_reminder_is_over_when_a_reconciliation_begins(inbox):
     inbox.remind()
-    inbox.begin()
+    inbox.forget_reminder()
     assert not inbox.has_news
 
 
@@ -462,7 +462,7 @@ def test_the_last_state_is_the_newest_that_is_known(inbox, reported, pending, ke
         inbox.keep(make(kept))
     if pending is not None:
         inbox.put(make(pending))
-    last = inbox.end(None if reported is None else make(reported))
+    last = inbox.note_deletion(None if reported is None else make(reported))
     assert last == inbox.pending == (None if expected is None else make(expected))
     assert not inbox.is_keeping
 

@@ -307,12 +307,12 @@ def test_a_namesake_in_a_new_list_waits_also_when_it_is_indexed_before_the_end_o
         await operator.lose_sight()
         api.delete()
         api.create(spec={})
-        operator.informer.begin(restored=False)
+        operator.informer.list_started(restored=False)
         operator.informer.listed(api.objects['obj'])
         await asyncio.sleep(0.5)
         assert (None, 'uid1') in seen
         assert 'uid2' not in dict(seen).values()
-        operator.informer.end()
+        operator.informer.list_ended()
         await asyncio.sleep(3)
         await operator.stop()
 

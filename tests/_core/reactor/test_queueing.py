@@ -51,7 +51,7 @@ class Passes:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def begin(self, item):
+    def start(self, item):
         return functools.partial(self.process, item)
 
     async def save(self, item):
@@ -134,10 +134,10 @@ def informer(informers):
 
 
 def list_all(informer, *bodies, restored=False):
-    informer.begin(restored=restored)
+    informer.list_started(restored=restored)
     for body in bodies:
         informer.listed(body)
-    informer.end()
+    informer.list_ended()
 
 
 async def test_listed_objects_get_a_pass_each(informer, passes):
@@ -229,7 +229,7 @@ async def test_what_a_relist_does_not_show_is_gone(informer, passes):
 
 async def test_an_unfinished_list_makes_nothing_gone(informer, passes):
     list_all(informer, make(1, uid='a', name='a'), make(2, uid='b', name='b'))
-    informer.begin(restored=False)
+    informer.list_started(restored=False)
     informer.listed(make(1, uid='a', name='a'))
     list_all(informer, make(1, uid='a', name='a'), make(2, uid='b', name='b'))
     await calm()
@@ -514,10 +514,10 @@ async def test_raw_events_and_ends_of_objects_do_not_wait_while_there_is_an_over
 @pytest.mark.looptime
 async def test_objects_that_need_no_worker_do_not_wait_for_the_next_iteration(
         informers, passes, monkeypatch):
-    def begin(item):
+    def start(item):
         passes.seen.append((item.uid, version_of(item.inbox.take())))
 
-    monkeypatch.setattr(passes, 'begin', begin)
+    monkeypatch.setattr(passes, 'start', start)
     informer = informers.open(RESOURCE, None, CHANGING)
     list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 100)))
     await asyncio.sleep(0)
@@ -648,10 +648,10 @@ async def test_what_is_kept_of_an_object_is_packed_when_it_has_rested(settings, 
 
 async def test_an_informer_tells_how_many_objects_of_its_first_list_have_come(informer, passes):
     assert informer.listing == 0
-    informer.begin(restored=False)
+    informer.list_started(restored=False)
     informer.listed(make(1))
     assert informer.listing == 1
-    informer.end()
+    informer.list_ended()
     assert informer.listing is None
     list_all(informer, make(1))
     assert informer.listing is None
@@ -769,9 +769,9 @@ async def test_states_that_have_come_as_json_are_not_packed_again(informers, pas
     informer = informers.open(RESOURCE, None, CHANGING)
     listed, changed = [
         json.dumps({'type': 'ADDED', 'object': make(n, uid=f'u{n}')}).encode() for n in (1, 2)]
-    informer.begin(restored=False)
+    informer.list_started(restored=False)
     informer.listed(make(1, uid='u1'), listed)
-    informer.end()
+    informer.list_ended()
     informer.changed('ADDED', make(2, uid='u2'), changed)
     assert [item.inbox._pending for item in informer] == [listed, changed]
     await asyncio.sleep(queueing.PATIENT_PAUSE * 3)

@@ -275,10 +275,10 @@ class Operator:
         shown = dict(self.api.objects)
         if behind:
             shown = {raw['metadata']['name']: raw for _, raw in self.api.history[:self._seen]}
-        self.informer.begin(restored=False)
+        self.informer.list_started(restored=False)
         for raw in shown.values():
             self.informer.listed(copy.deepcopy(raw))
-        self.informer.end()
+        self.informer.list_ended()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def lose_sight(self):

@@ -525,7 +525,7 @@ class Shelf(watching.Sink):
         """Wait for the next list: nothing was watched for a while."""
         self.is_listed = self.is_forbidden = False
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         known = self._store.find_all(self._resource, self._namespace)
         self._unseen = {child.uid: child for child in known}
         if restored:  # from a backup: older states are the present ones
@@ -536,7 +536,7 @@ class Shelf(watching.Sink):
         self._unseen.pop(bodies.get_uid(body), None)
         self._store.see(self._resource, _complete(body, self._resource))
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         for child in self._unseen.values():
             if self._store.find(child.key) is child:  # it was not written since then
                 self._store.remove(child.key, child.uid)

@@ -58,7 +58,7 @@ class Watched(watching.Sink):
         """What was known at the beginning of the list, and was not in the list."""
         self._is_complaining = False
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._unseen = {*self._known}
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
@@ -68,7 +68,7 @@ class Watched(watching.Sink):
         if known is None or known[0] != bodies.parse_version(body):
             self._take(body)
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         for uid in self._unseen:
             self._forget(uid)
 

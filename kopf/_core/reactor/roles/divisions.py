@@ -206,12 +206,12 @@ class Distributor:
         return None if self._index is not None else self._division.partition.select(
             [shard.grant.shard for shard in self._selected])
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._fed = {
             shard: informer for shard in self._division.held.values() if shard in self._selected
             and (informer := shard.informers.get(*self.key)) is not None}
         for informer in self._get_all():
-            informer.begin(restored=restored)
+            informer.list_started(restored=restored)
 
     def expect(self, remaining: int | None) -> None:
         if self.listing is not None:
@@ -224,10 +224,10 @@ class Distributor:
         for informer in self._route(body):
             informer.listed(body, packed)
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         self.listing = None
         for informer in self._get_all():
-            informer.end()
+            informer.list_ended()
         self.relisting_at = asyncio.get_running_loop().time() + GATHERING_TIME
         if self.is_unlisted:
             self._division.woken.set()

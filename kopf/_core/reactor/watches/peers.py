@@ -66,7 +66,7 @@ class PeeringWatch(watching.Sink):
         await asyncio.gather(*(
             item.leave(deadline, is_released=is_released) for item in self.memberships.values()))
 
-    def begin(self, *, restored: bool) -> None:
+    def list_started(self, *, restored: bool) -> None:
         self._listed = set()
         self._restored = restored
 
@@ -75,7 +75,7 @@ class PeeringWatch(watching.Sink):
             self._listed.add(self._get_place(body))
             self._enter(body).see(body, live=False, restored=self._restored)
 
-    def end(self) -> None:
+    def list_ended(self) -> None:
         self._warned = False
         self._set_synced()
         for place, membership in self.memberships.items():
