@@ -37,6 +37,7 @@ from kopf._core.intents import registries
 from kopf._core.path import switches
 from kopf._core.reactor import waiting
 from kopf._kits import helpscreens, operatorchecks, running, shutdown
+from kopf._kits.helpscreens import option
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -184,8 +185,7 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
             help="Show everything, the insides of asyncio and HTTP included.")
     @option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
     @option('--log-format', type=click.Choice(LOG_FORMATS, case_sensitive=False), default='full',
-            show_default=True,
-            help="Log only the messages (plain), whole lines (full), or JSON.")
+            show_default=True, help="Log only the messages (plain), whole lines (full), or JSON.")
     @option('--log-refkey', metavar='KEY',
             help="Put the object that a line is about into this field of JSON. [default: object]")
     @option('--log-prefix/--no-log-prefix', default=None,
@@ -255,8 +255,7 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add the options that select the namespaces of a command."""
     option = functools.partial(helpscreens.option, section='Scope')
 
-    @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
-            help="Serve the whole cluster.")
+    @option('-A', '--all-namespaces', 'clusterwide', is_flag=True, help="Serve the whole cluster.")
     @option('-n', '--namespace', 'namespaces', multiple=True, metavar='PATTERN',
             callback=check_name,
             help="Serve this namespace, or those that match the pattern: 'a*,!ab*'. "
@@ -274,24 +273,22 @@ FILE = click.Path(readable=False)
 
 _paths_argument = click.argument('paths', nargs=-1, type=FILE)
 
-_modules_option = helpscreens.option(
+_modules_option = option(
     '-m', '--module', 'modules', multiple=True, metavar='MODULE', section='Handlers',
     help="Load this module with handlers, as `python -m` does. Can be repeated.")
 
-_place_option = helpscreens.option(
-    '-n', '--namespace', metavar='NAME', callback=check_name,
-    help="Take the object of this namespace. [default: that of the kubeconfig]")
+_place_option = option('-n', '--namespace', metavar='NAME', callback=check_name,
+                       help="Take the object of this namespace. [default: that of the kubeconfig]")
 
 _rights_options = helpscreens.combine(
-    helpscreens.option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
-                       type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
-                       help="Take the resources of the definitions in this file for known. "
-                            "Can be repeated."),
-    helpscreens.option('--cluster', is_flag=True, section='Rights',
-                       help="Ask the cluster which resources there are."),
-    helpscreens.option('--startup', is_flag=True, section='Rights',
-                       help="Call the startup handlers first, if they change the settings; "
-                            "and the cleanup handlers at the end."))
+    option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
+           type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
+           help="Take the resources of the definitions in this file for known. Can be repeated."),
+    option('--cluster', is_flag=True, section='Rights',
+           help="Ask the cluster which resources there are."),
+    option('--startup', is_flag=True, section='Rights',
+           help="Call the startup handlers first, if they change the settings; "
+                "and the cleanup handlers at the end."))
 
 
 @click.group(name='kopf', cls=Commands, context_settings={
@@ -333,67 +330,57 @@ def init(name: str) -> None:
 @main.command(cls=RunCommand, page='running', short_help="Run an operator.")
 @logging_options
 @scope_options
-@helpscreens.option('--standalone', is_flag=True, default=None, section='Peering',
-                    help="Ignore other operators. [default on a sandbox]")
-@helpscreens.option('--dev', is_flag=True, section='Peering',
-                    help=f"Take over from other operators while you develop: the priority is "
-                         f"{DEV_PRIORITY}.")
-@helpscreens.option('--release-brakes', is_flag=True, section='Health',
-                    help="Stop nothing that is over the budgets of settings.brakes, only warn.")
-@helpscreens.option('-L', '--liveness', 'liveness_endpoint', metavar='URL', section='Health',
-                    callback=check_endpoint,
-                    help="Serve the health checks at this URL: http://0.0.0.0:8080/healthz")
-@helpscreens.option('--metrics', 'metrics_endpoint', metavar='URL', section='Health',
-                    callback=check_endpoint,
-                    help="Serve metrics for Prometheus at this URL: http://0.0.0.0:8080/metrics")
-@helpscreens.option('--tracing', is_flag=True, section='Health',
-                    help="Emit OpenTelemetry spans: of reconciliations, handlers, and writes.")
-@helpscreens.option('--debug-endpoint', metavar='URL', section='Health',
-                    callback=check_endpoint,
-                    help="Serve the state of the operator as JSON at this URL, to this machine "
-                         "only: http://127.0.0.1:8080/debug")
-@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
-                    callback=check_name,
-                    help="Join this peering, and wait for it if it is absent. "
-                         "[default: default, if it exists]")
-@helpscreens.option('-p', '--priority', type=int, metavar='N', section='Peering',
-                    help="Set the priority: of several operators, the highest one works. "
-                         "[default: 0]")
-@helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership',
-                    callback=name_lease,
-                    help=f"Of several replicas, let only one work: the one that holds the Lease of "
-                         f"this name. [default: {LEASE}]")
-@helpscreens.option('--shards', type=click.IntRange(1, 4096), metavar='N', section='Sharding',
-                    help="Let all replicas work, each on its share of N shards of the objects.")
-@helpscreens.option('--processes', type=click.IntRange(1), metavar='N', section='Sharding',
-                    help=f"Run N processes as replicas, to use more than one CPU. It implies "
-                         f"--shards={SHARDS}.")
+@option('--standalone', is_flag=True, default=None, section='Peering',
+        help="Ignore other operators. [default on a sandbox]")
+@option('--dev', is_flag=True, section='Peering',
+        help=f"Take over from other operators while you develop: the priority is {DEV_PRIORITY}.")
+@option('--release-brakes', is_flag=True, section='Health',
+        help="Stop nothing that is over the budgets of settings.brakes, only warn.")
+@option('-L', '--liveness', 'liveness_endpoint', metavar='URL', section='Health',
+        callback=check_endpoint,
+        help="Serve the health checks at this URL: http://0.0.0.0:8080/healthz")
+@option('--metrics', 'metrics_endpoint', metavar='URL', section='Health', callback=check_endpoint,
+        help="Serve metrics for Prometheus at this URL: http://0.0.0.0:8080/metrics")
+@option('--tracing', is_flag=True, section='Health',
+        help="Emit OpenTelemetry spans: of reconciliations, handlers, and writes.")
+@option('--debug-endpoint', metavar='URL', section='Health', callback=check_endpoint,
+        help="Serve the state of the operator as JSON at this URL, to this machine only: "
+             "http://127.0.0.1:8080/debug")
+@option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering', callback=check_name,
+        help="Join this peering, and wait for it if it is absent. [default: default, if it exists]")
+@option('-p', '--priority', type=int, metavar='N', section='Peering',
+        help="Set the priority: of several operators, the highest one works. [default: 0]")
+@option('--leader-elect', metavar='[=NAME]', section='Leadership', callback=name_lease,
+        help=f"Of several replicas, let only one work: the one that holds the Lease of "
+             f"this name. [default: {LEASE}]")
+@option('--shards', type=click.IntRange(1, 4096), metavar='N', section='Sharding',
+        help="Let all replicas work, each on its share of N shards of the objects.")
+@option('--processes', type=click.IntRange(1), metavar='N', section='Sharding',
+        help=f"Run N processes as replicas, to use more than one CPU. It implies "
+             f"--shards={SHARDS}.")
 @_modules_option
-@helpscreens.option('--reload', is_flag=True, section='Handlers',
-                    help="Restart the operator when its files change, and keep the sandbox.")
-@helpscreens.option('--sandbox', is_flag=True, section='Sandbox',
-                    help="Run on a Kubernetes API in this process: no cluster is needed.")
-@helpscreens.option('--rbac', is_flag=True, section='Sandbox',
-                    help="Let the operator do only what `kopf rbac` prints, and show at the end "
-                         "what was refused, and what was not used.")
+@option('--reload', is_flag=True, section='Handlers',
+        help="Restart the operator when its files change, and keep the sandbox.")
+@option('--sandbox', is_flag=True, section='Sandbox',
+        help="Run on a Kubernetes API in this process: no cluster is needed.")
+@option('--rbac', is_flag=True, section='Sandbox',
+        help="Let the operator do only what `kopf rbac` prints, and show at the end "
+             "what was refused, and what was not used.")
 @sandbox_options
-@helpscreens.option('--shadow', metavar='[=CONTEXT]', section='Shadow',
-                    help="Run beside the operator in production in the cluster of this context, "
-                         "write nothing there, and compare what both do. "
-                         "[default: the current context]")
-@helpscreens.option('--shadow-window', type=click.FloatRange(min=0, min_open=True), default=60.0,
-                    metavar='SECONDS', section='Shadow',
-                    help="Report differences that last for two such windows. [default: 60]")
-@helpscreens.option('--shadow-manager', 'shadow_managers', multiple=True, metavar='NAME',
-                    section='Shadow',
-                    help="Take what this field manager writes as written by production, too. "
-                         "Can be repeated.")
-@helpscreens.option('--shadow-reviews', type=click.FloatRange(0, 1), default=1.0,
-                    metavar='SHARE', section='Shadow',
-                    help="Call the admission handlers for this part of the changes. [default: 1]")
-@helpscreens.option('--allow', 'allowed', multiple=True, metavar='HOST', section='Shadow',
-                    help="Let handlers of a shadow connect to this host or Unix socket, or run "
-                         "the program of this name. Can be repeated.")
+@option('--shadow', metavar='[=CONTEXT]', section='Shadow',
+        help="Run beside the operator in production in the cluster of this context, write nothing "
+             "there, and compare what both do. [default: the current context]")
+@option('--shadow-window', type=click.FloatRange(min=0, min_open=True), default=60.0,
+        metavar='SECONDS', section='Shadow',
+        help="Report differences that last for two such windows. [default: 60]")
+@option('--shadow-manager', 'shadow_managers', multiple=True, metavar='NAME', section='Shadow',
+        help="Take what this field manager writes as written by production, too. Can be repeated.")
+@option('--shadow-reviews', type=click.FloatRange(0, 1), default=1.0,
+        metavar='SHARE', section='Shadow',
+        help="Call the admission handlers for this part of the changes. [default: 1]")
+@option('--allow', 'allowed', multiple=True, metavar='HOST', section='Shadow',
+        help="Let handlers of a shadow connect to this host or Unix socket, or run "
+             "the program of this name. Can be repeated.")
 @_paths_argument
 def run(
         paths: Collection[str],
@@ -548,9 +535,9 @@ def _share_options(*shown: str) -> list[click.Parameter]:
 @logging_options
 @scope_options
 @_rights_options
-@helpscreens.option('--verify', metavar='FILE|cluster', section='Rights',
-                    help="Print how the roles in this file differ from the least ones; or what the "
-                         "cluster does not let the current user do. The exit code is 3 then.")
+@option('--verify', metavar='FILE|cluster', section='Rights',
+        help="Print how the roles in this file differ from the least ones; or what the "
+             "cluster does not let the current user do. The exit code is 3 then.")
 @_paths_argument
 def rbac(
         paths: Collection[str],
@@ -592,26 +579,25 @@ def rbac(
 @main.command(page='crd', short_help="Print the definitions of the declared kinds.")
 @logging_options
 @_modules_option
-@helpscreens.option('-o', '--output', metavar='FILE|DIR', section='Definitions',
-                    type=click.Path(path_type=pathlib.Path),
-                    help="Write to this file; or to this folder, a file for each definition.")
-@helpscreens.option('--drift', metavar='FILE', section='Definitions',
-                    type=click.Path(path_type=pathlib.Path, exists=True),
-                    help="Print how this file or folder differs. The exit code is 3 then.")
-@helpscreens.option('--against', metavar='FILE|cluster', section='Definitions',
-                    help="Print what is incompatible with the definitions in this file, or with "
-                         "those of the cluster. The exit code is 4 then.")
-@helpscreens.option('--allow', multiple=True, metavar='RULE:PATH', section='Definitions',
-                    help="Accept this finding, as it is printed. Can be repeated.")
-@helpscreens.option('--lint', is_flag=True, section='Definitions',
-                    help="Print what the conventions of the API advise against. "
-                         "The exit code is 1 then.")
-@helpscreens.option('--kubernetes', metavar='VERSION', section='Definitions',
-                    help="Print what this version, such as 1.20, does not enforce.")
-@helpscreens.option('--peering', is_flag=True, section='Definitions',
-                    help="Take the kinds of peerings, too: ClusterKopfPeering, KopfPeering.")
-@helpscreens.option('--apply', is_flag=True, section='Definitions',
-                    help="Apply the definitions to the cluster, if nothing is wrong.")
+@option('-o', '--output', metavar='FILE|DIR', section='Definitions',
+        type=click.Path(path_type=pathlib.Path),
+        help="Write to this file; or to this folder, a file for each definition.")
+@option('--drift', metavar='FILE', section='Definitions',
+        type=click.Path(path_type=pathlib.Path, exists=True),
+        help="Print how this file or folder differs. The exit code is 3 then.")
+@option('--against', metavar='FILE|cluster', section='Definitions',
+        help="Print what is incompatible with the definitions in this file, or with "
+             "those of the cluster. The exit code is 4 then.")
+@option('--allow', multiple=True, metavar='RULE:PATH', section='Definitions',
+        help="Accept this finding, as it is printed. Can be repeated.")
+@option('--lint', is_flag=True, section='Definitions',
+        help="Print what the conventions of the API advise against. The exit code is 1 then.")
+@option('--kubernetes', metavar='VERSION', section='Definitions',
+        help="Print what this version, such as 1.20, does not enforce.")
+@option('--peering', is_flag=True, section='Definitions',
+        help="Take the kinds of peerings, too: ClusterKopfPeering, KopfPeering.")
+@option('--apply', is_flag=True, section='Definitions',
+        help="Apply the definitions to the cluster, if nothing is wrong.")
 @_paths_argument
 def crd(
         paths: Collection[str],
@@ -666,25 +652,23 @@ def crd(
 @logging_options
 @scope_options
 @_rights_options
-@helpscreens.option('--image', required=True, metavar='IMAGE', section='Deployment',
-                    help="Run this image, which contains Kopf and the PATHS.")
-@helpscreens.option('--name', metavar='NAME', section='Deployment',
-                    help="Set the name of the objects. [default: that of the first file]")
-@helpscreens.option('--operator-namespace', metavar='NAME', section='Deployment',
-                    help="Run the operator in this namespace. [default: the name]")
-@helpscreens.option('--replicas', type=click.IntRange(1), default=1, show_default=True,
-                    metavar='N', section='Deployment',
-                    help="Run N pods. Several pods need --leader-elect or --shards.")
-@helpscreens.option('--pod-monitor', is_flag=True, section='Deployment',
-                    help="Let the Prometheus Operator find the metrics. The cluster must have its "
-                         "kind PodMonitor.")
-@helpscreens.option('--kubernetes', metavar='VERSION', section='Deployment',
-                    help="Print what this version takes, such as 1.20. [default: the current one]")
-@helpscreens.option('--split', metavar='DIR', section='Deployment',
-                    type=click.Path(path_type=pathlib.Path),
-                    help="Write to this folder instead, a file for each concern.")
-@helpscreens.option('--kustomize', is_flag=True, section='Deployment',
-                    help="Write a kustomization.yaml, too. It needs --split.")
+@option('--image', required=True, metavar='IMAGE', section='Deployment',
+        help="Run this image, which contains Kopf and the PATHS.")
+@option('--name', metavar='NAME', section='Deployment',
+        help="Set the name of the objects. [default: that of the first file]")
+@option('--operator-namespace', metavar='NAME', section='Deployment',
+        help="Run the operator in this namespace. [default: the name]")
+@option('--replicas', type=click.IntRange(1), default=1, show_default=True, metavar='N',
+        section='Deployment', help="Run N pods. Several pods need --leader-elect or --shards.")
+@option('--pod-monitor', is_flag=True, section='Deployment',
+        help="Let the Prometheus Operator find the metrics. The cluster must have its "
+             "kind PodMonitor.")
+@option('--kubernetes', metavar='VERSION', section='Deployment',
+        help="Print what this version takes, such as 1.20. [default: the current one]")
+@option('--split', metavar='DIR', section='Deployment', type=click.Path(path_type=pathlib.Path),
+        help="Write to this folder instead, a file for each concern.")
+@option('--kustomize', is_flag=True, section='Deployment',
+        help="Write a kustomization.yaml, too. It needs --split.")
 @_paths_argument
 def manifests(
         paths: Collection[str],
@@ -750,12 +734,11 @@ def manifests(
     cls=RunCommand, page='sandbox',
     short_help="Serve a Kubernetes API for experiments and tests.")
 @logging_options
-@helpscreens.option('--port', type=click.IntRange(0, 65535), default=0, metavar='N',
-                    section='Sandbox',
-                    help="Listen on this port. [default: any free port]")
-@helpscreens.option('--tls', is_flag=True, section='Sandbox',
-                    help="Serve HTTPS, with certificates made for this run. It needs the extra "
-                         "`sandbox` of Kopf.")
+@option('--port', type=click.IntRange(0, 65535), default=0, metavar='N', section='Sandbox',
+        help="Listen on this port. [default: any free port]")
+@option('--tls', is_flag=True, section='Sandbox',
+        help="Serve HTTPS, with certificates made for this run. It needs the extra "
+             "`sandbox` of Kopf.")
 @sandbox_options
 def sandbox(**options: Any) -> None:
     """
@@ -790,10 +773,10 @@ def check(paths: Collection[str], modules: Collection[str]) -> None:
 @logging_options
 @_modules_option
 @_place_option
-@helpscreens.option('--startup', is_flag=True,
-                    help="Call the startup handlers first, if they change the settings; "
-                         "and the cleanup handlers at the end.")
-@helpscreens.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
+@option('--startup', is_flag=True,
+        help="Call the startup handlers first, if they change the settings; "
+             "and the cleanup handlers at the end.")
+@option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
 @click.argument('args', nargs=-1, required=True, type=FILE, metavar='[PATHS]... KIND NAME')
 def explain(
         args: Sequence[str],
@@ -839,31 +822,26 @@ def explain(
 @logging_options
 @scope_options
 @_modules_option
-@helpscreens.option('-l', '--selector', 'labels', metavar='LABELS', default='', section='Scope',
-                    help="Call the handlers only for the objects with these labels: app=web,!old")
-@helpscreens.option('--against', multiple=True, metavar='FILE', section='Plan',
-                    type=click.Path(dir_okay=False, exists=True),
-                    help="Print only what differs from what the handlers in this file would do. "
-                         "Can be repeated.")
-@helpscreens.option('-o', '--output', type=click.Choice(['text', 'json', 'markdown']),
-                    default='text', show_default=True, section='Plan',
-                    help="Print the plan in this format.")
-@helpscreens.option('--horizon', default='1h', metavar='TIME', show_default=True, section='Plan',
-                    callback=parse_duration,
-                    help="Preview at most this time, for example 90s, 30m, or 1h.")
-@helpscreens.option('--context', metavar='NAME', section='Plan',
-                    help="Read the cluster of this context of the kubeconfig. "
-                         "[default: the current context]")
-@helpscreens.option('--allow', multiple=True, metavar='HOST', section='Plan',
-                    help="Let handlers connect to this host or Unix socket, or run this program. "
-                         "Can be repeated.")
-@helpscreens.option('--fail-on', default='', metavar='LIST', section='Plan',
-                    callback=split_effects,
-                    help="Exit with 1 if anything would be deleted, or pods would restart: "
-                         "deletions,restarts")
-@helpscreens.option('--stages', metavar='FILE', section='Plan',
-                    type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
-                    help="Take from this YAML file which statuses objects get from others.")
+@option('-l', '--selector', 'labels', metavar='LABELS', default='', section='Scope',
+        help="Call the handlers only for the objects with these labels: app=web,!old")
+@option('--against', multiple=True, metavar='FILE', section='Plan',
+        type=click.Path(dir_okay=False, exists=True),
+        help="Print only what differs from what the handlers in this file would do. "
+             "Can be repeated.")
+@option('-o', '--output', type=click.Choice(['text', 'json', 'markdown']), default='text',
+        show_default=True, section='Plan', help="Print the plan in this format.")
+@option('--horizon', default='1h', metavar='TIME', show_default=True, section='Plan',
+        callback=parse_duration, help="Preview at most this time, for example 90s, 30m, or 1h.")
+@option('--context', metavar='NAME', section='Plan',
+        help="Read the cluster of this context of the kubeconfig. [default: the current context]")
+@option('--allow', multiple=True, metavar='HOST', section='Plan',
+        help="Let handlers connect to this host or Unix socket, or run this program. "
+             "Can be repeated.")
+@option('--fail-on', default='', metavar='LIST', section='Plan', callback=split_effects,
+        help="Exit with 1 if anything would be deleted, or pods would restart: deletions,restarts")
+@option('--stages', metavar='FILE', section='Plan',
+        type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
+        help="Take from this YAML file which statuses objects get from others.")
 @_paths_argument
 def plan(
         paths: Collection[str],
@@ -915,22 +893,16 @@ def completion(shell: str) -> None:
 @main.command(page='peering', short_help="Freeze the operators of a peering.")
 @logging_options
 @scope_options
-@helpscreens.option('-i', '--id', metavar='NAME', section='Peering',
-                    help="Freeze by this name, by which `kopf resume` ends it. "
-                         "[default: user@host]")
-@helpscreens.option('--dev', is_flag=True, section='Peering',
-                    help=f"Use the priority {DEV_PRIORITY}.")
-@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
-                    callback=check_name,
-                    section='Peering', help="Freeze the operators of this peering.")
-@helpscreens.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
-                    metavar='N', section='Peering',
-                    help="Freeze the operators of this priority or lower.")
-@helpscreens.option('-t', '--lifetime', type=int, required=True, metavar='SECONDS',
-                    section='Peering',
-                    help="Freeze for this number of seconds.")
-@helpscreens.option('-m', '--message', metavar='MESSAGE', section='Peering',
-                    help="Leave a message for people.")
+@option('-i', '--id', metavar='NAME', section='Peering',
+        help="Freeze by this name, by which `kopf resume` ends it. [default: user@host]")
+@option('--dev', is_flag=True, section='Peering', help=f"Use the priority {DEV_PRIORITY}.")
+@option('-P', '--peering', 'peering_name', metavar='NAME', required=True, callback=check_name,
+        section='Peering', help="Freeze the operators of this peering.")
+@option('-p', '--priority', type=int, required=True, default=100, show_default=True, metavar='N',
+        section='Peering', help="Freeze the operators of this priority or lower.")
+@option('-t', '--lifetime', type=int, required=True, metavar='SECONDS', section='Peering',
+        help="Freeze for this number of seconds.")
+@option('-m', '--message', metavar='MESSAGE', section='Peering', help="Leave a message for people.")
 def freeze(
         id: str | None,
         dev: bool,
@@ -949,11 +921,10 @@ def freeze(
 @main.command(page='peering', short_help="Resume the operators of a peering.")
 @logging_options
 @scope_options
-@helpscreens.option('-i', '--id', metavar='NAME', section='Peering',
-                    help="End the freezing by this name. [default: user@host]")
-@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
-                    callback=check_name,
-                    section='Peering', help="Resume the operators of this peering.")
+@option('-i', '--id', metavar='NAME', section='Peering',
+        help="End the freezing by this name. [default: user@host]")
+@option('-P', '--peering', 'peering_name', metavar='NAME', required=True, callback=check_name,
+        section='Peering', help="Resume the operators of this peering.")
 def resume(id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
     from kopf._kits import commanding  # only for commands
@@ -982,20 +953,19 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-_pausing_option = helpscreens.option(
+_pausing_option = option(
     '--annotation', metavar='NAME', default=configuration.PausingSettings.annotation,
     show_default=True, help="Use this annotation, if the settings of the operator rename it.")
 
 
 @main.command(page='pausing', short_help="Pause single objects: their handlers wait.")
 @logging_options
-@helpscreens.option('--until', metavar='TIME',
-                    help="End the pause then: 2026-12-01T08:00+01:00. Without a zone: in UTC. "
-                         "[default: by kopf unpause]")
-@helpscreens.option('--reason', default='', metavar='REASON',
-                    help="Tell other people why.")
-@helpscreens.option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
-                    show_default=True, help="Allow deletions in the pause, or let them wait.")
+@option('--until', metavar='TIME',
+        help="End the pause then: 2026-12-01T08:00+01:00. Without a zone: in UTC. "
+             "[default: by kopf unpause]")
+@option('--reason', default='', metavar='REASON', help="Tell other people why.")
+@option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
+        show_default=True, help="Allow deletions in the pause, or let them wait.")
 @_pausing_option
 @object_options
 def pause(until: str | None, reason: str, deletion: str, **options: Any) -> None:
@@ -1069,10 +1039,9 @@ _thing_options = helpscreens.combine(
 
 @external.command(page='external', short_help="Let an object have what exists already.")
 @logging_options
-@helpscreens.option('--key', required=True, metavar='KEY',
-                    help="Take what has this key in the external system.")
-@helpscreens.option('--new', 'is_new', is_flag=True,
-                    help="Adopt it for an external that is not declared yet.")
+@option('--key', required=True, metavar='KEY',
+        help="Take what has this key in the external system.")
+@option('--new', 'is_new', is_flag=True, help="Adopt it for an external that is not declared yet.")
 @_thing_options
 def adopt(key: str, **options: Any) -> None:
     """
@@ -1118,27 +1087,24 @@ def _annotate(text: str | None, options: dict[str, Any], **answers: Any) -> None
     short_help="Release the objects of an operator, to uninstall it.")
 @logging_options
 @scope_options
-@helpscreens.option('--finalizer', metavar='NAME', show_default=True,
-                    default=configuration.PersistenceSettings.finalizer,
-                    help="Remove this finalizer, if the operator sets another one.")
-@helpscreens.option('--annotations', is_flag=True,
-                    help="Remove the annotations of the operator, too.")
-@helpscreens.option('--prefix', 'prefixes', multiple=True, metavar='NAME', show_default=True,
-                    default=[conventions.DEFAULT_PREFIX],
-                    help="Remove all annotations with this prefix. Can be repeated.")
-@helpscreens.option('--deleting', is_flag=True,
-                    help="Release also the objects that are being deleted: they vanish without "
-                         "their deletion handlers.")
-@helpscreens.option('--dry-run', is_flag=True, help="Write nothing, and show what would be done.")
-@helpscreens.option('--force', is_flag=True,
-                    help="Do not check whether the operator still runs.")
-@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
-                    callback=check_name,
-                    default='default', show_default=True,
-                    help="Refuse to start if an operator is in this peering.")
-@helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership', callback=name_lease,
-                    default=LEASE, show_default=True,
-                    help="Refuse to start if somebody holds this Lease, or shards of this name.")
+@option('--finalizer', metavar='NAME', show_default=True,
+        default=configuration.PersistenceSettings.finalizer,
+        help="Remove this finalizer, if the operator sets another one.")
+@option('--annotations', is_flag=True, help="Remove the annotations of the operator, too.")
+@option('--prefix', 'prefixes', multiple=True, metavar='NAME', show_default=True,
+        default=[conventions.DEFAULT_PREFIX],
+        help="Remove all annotations with this prefix. Can be repeated.")
+@option('--deleting', is_flag=True,
+        help="Release also the objects that are being deleted: they vanish without "
+             "their deletion handlers.")
+@option('--dry-run', is_flag=True, help="Write nothing, and show what would be done.")
+@option('--force', is_flag=True, help="Do not check whether the operator still runs.")
+@option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering', callback=check_name,
+        default='default', show_default=True,
+        help="Refuse to start if an operator is in this peering.")
+@option('--leader-elect', metavar='[=NAME]', section='Leadership', callback=name_lease,
+        default=LEASE, show_default=True,
+        help="Refuse to start if somebody holds this Lease, or shards of this name.")
 @click.argument('kinds', nargs=-1, required=True, metavar='KIND...')
 def release(
         kinds: Collection[str],
