@@ -157,25 +157,22 @@ async def invoke(
     log: list[str] = []
     lifted: list[str] = kwargs.setdefault('warnings', []) if isinstance(
         handler, handlers.WebhookHandler) else []
-    with capturing.capture(log), _open_threads(settings) as executor:
-        token = posting.event_queue_var.set(events)
-        try:
-            call = _Call(settings, executor, kwargs)
-            given = previews.GivenChildren(bodies.Body(raw), children)
-            cause = _make_cause(
-                handler, raw, old, reason, memo, settings, kwargs, call.patch, given)
-            outcome = await call.attempt(handler, cause, retry=retry, runtime=runtime)
-            preview = previews.Preview()
-            if isinstance(handler, handlers.ReconcilingHandler) and isinstance(
-                    cause, causes.ReconcilingCause) and outcome.exception is None:
-                preview = previews.preview(
-                    outcome.result, given, cause=cause, handler=handler, settings=settings)
-                if preview.problems:
-                    outcome = call.judge(
-                        desired.ChildrenError(preview.problems), handler, cause,
-                        retry=retry, runtime=runtime)._replace(result=outcome.result)
-        finally:
-            posting.event_queue_var.reset(token)
+    with capturing.capture(log), contextlib.ExitStack() as stack:
+        executor = concurrent.futures.ThreadPoolExecutor(settings.execution.max_workers)
+        stack.callback(executor.shutdown, wait=False)  # then, the threads take no more calls
+        stack.callback(posting.event_queue_var.reset, posting.event_queue_var.set(events))
+        call = _Call(settings, executor, kwargs, retry=retry, runtime=runtime)
+        given = previews.GivenChildren(bodies.Body(raw), children)
+        cause = _make_cause(handler, raw, old, reason, memo, settings, kwargs, call.patch, given)
+        outcome = await call.attempt(handler, cause)
+        preview = previews.Preview()
+        if isinstance(handler, handlers.ReconcilingHandler) and isinstance(
+                cause, causes.ReconcilingCause) and outcome.exception is None:
+            preview = previews.preview(
+                outcome.result, given, cause=cause, handler=handler, settings=settings)
+            if preview.problems:
+                outcome = call.judge(desired.ChildrenError(preview.problems), handler, cause
+                                     )._replace(result=outcome.result)
     shown: Any = patches.Patch(call.patch).apply(raw)
     for handler_id, result in call.results.items():
         if result is not None and isinstance(handler, handlers.ChangingHandler):
@@ -210,26 +207,21 @@ def invoke_sync(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Invocat
     raise RuntimeError("There is an event loop already: use `await kopf.testing.invoke(...)`.")
 
 
+@dataclasses.dataclass
 class _Call:
     """A call of a handler and of its sub-handlers."""
+    settings: configuration.OperatorSettings
+    executor: concurrent.futures.Executor
+    kwargs: dict[str, Any]
+    retry: int
+    runtime: float
+    patch: patches.Patch = dataclasses.field(default_factory=patches.Patch)
+    results: dict[ids.HandlerId, Any] = dataclasses.field(default_factory=dict)
 
-    def __init__(
-            self,
-            settings: configuration.OperatorSettings,
-            executor: concurrent.futures.Executor,
-            kwargs: dict[str, Any],
-    ) -> None:
-        super().__init__()
-        self.patch = patches.Patch()
-        self.results: dict[ids.HandlerId, Any] = {}
-        self._executor = executor
-        self._kwargs = kwargs
-        self._context = execution.Context(settings=settings, clock=clocks.Clock(), indices={})
+    def __post_init__(self) -> None:
+        self._context = execution.Context(settings=self.settings, clock=clocks.Clock(), indices={})
 
-    async def attempt(
-            self, handler: handlers.Handler, cause: causes.Cause, *, retry: int, runtime: float,
-    ) -> progression.Outcome:
-        state = self._make_state(retry=retry, runtime=runtime)
+    async def attempt(self, handler: handlers.Handler, cause: causes.Cause) -> progression.Outcome:
 
         async def run_children(
                 children: list[handlers.ChangingHandler],
@@ -238,7 +230,7 @@ class _Call:
         ) -> None:
             delays = []
             for child in children:
-                outcome = await self.attempt(child, other or cause, retry=retry, runtime=runtime)
+                outcome = await self.attempt(child, other or cause)
                 delays += [] if outcome.final else [outcome.delay]
             if delays:
                 raise handlererrors.HandlerChildrenRetry(delay=min(delay or 0 for delay in delays))
@@ -249,8 +241,8 @@ class _Call:
         family = subhandling.Family(handler, run_children) if isinstance(
             handler, handlers.ChangingHandler) else None
         outcome = await execution.execute(
-            handler, cause, context=self._context, state=state, extras=extras | self._kwargs,
-            executor=self._executor, family=family)
+            handler, cause, context=self._context, state=self._make_state(),
+            extras=extras | self.kwargs, executor=self.executor, family=family)
         if outcome.patch is not None:
             merged = patches.combine(self.patch, outcome.patch)
             self.patch.update(merged if merged is not None else outcome.patch)
@@ -260,29 +252,16 @@ class _Call:
 
     def judge(
             self, e: Exception, handler: handlers.Handler, cause: causes.Cause,
-            *, retry: int, runtime: float,
     ) -> progression.Outcome:
         """Make the outcome of an attempt whose result is wrong."""
         return execution.judge(
-            e, handler, state=self._make_state(retry=retry, runtime=runtime),
-            settings=self._context.settings, logger=cause.logger)
+            e, handler, state=self._make_state(), settings=self.settings, logger=cause.logger)
 
-    def _make_state(self, *, retry: int, runtime: float) -> progression.HandlerState:
+    def _make_state(self) -> progression.HandlerState:
         now = self._context.clock.now()
         return progression.HandlerState(
-            started=now.wall - datetime.timedelta(seconds=runtime), began=now.mono - runtime,
-            retries=retry)
-
-
-@contextlib.contextmanager
-def _open_threads(
-        settings: configuration.OperatorSettings) -> Iterator[concurrent.futures.Executor]:
-    """Provide the threads for sync handlers. After the block, the threads take no more calls."""
-    executor = concurrent.futures.ThreadPoolExecutor(settings.execution.max_workers)
-    try:
-        yield executor
-    finally:
-        executor.shutdown(wait=False)
+            started=now.wall - datetime.timedelta(seconds=self.runtime),
+            began=now.mono - self.runtime, retries=self.retry)
 
 
 def _find(
