@@ -258,28 +258,25 @@ class Run:
 
     async def _live(self, scenario: Scenario) -> None:
         self._main = asyncio.current_task()
-        handler = _LogHandler(self)
-        logging.getLogger().addHandler(handler)
         try:
             async with contextlib.AsyncExitStack() as stack:
+                handler = _LogHandler(self)
+                logging.getLogger().addHandler(handler)
+                stack.callback(logging.getLogger().removeHandler, handler)
                 await stack.enter_async_context(self.sandbox)
                 for system in self.setup.external:
                     await stack.enter_async_context(system)
                     system.meet_call, system.meet_answer = self.meet_call, self.meet_answer
                 await self.sandbox.load(*self.setup.load)
                 self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
-                async with self._api.client:
-                    try:
-                        await self._perform(scenario)
-                        self._is_over = True
-                        await self._stop_all()
-                    finally:
-                        await self._bury()
+                await stack.enter_async_context(self._api.client)
+                stack.push_async_callback(self._bury)
+                await self._perform(scenario)
+                self._is_over = True
+                await self._stop_all()
         except asyncio.CancelledError:
             if not self.is_abandoned:
                 raise
-        finally:
-            logging.getLogger().removeHandler(handler)
 
     async def _perform(self, scenario: Scenario) -> None:
         try:
