@@ -4,7 +4,7 @@ Previews: what handlers of `kopf.reconcile` would create, change, and delete, wi
 import copy
 import dataclasses
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
@@ -68,8 +68,15 @@ def preview(
     """Find what Kopf would do if these owned resources were as the handler has left them."""
     if result is None:
         return Preview()
+
+    def find(key: tuple[str, str]) -> references.Resource | None:
+        resource = guess_resource(*key)
+        is_known = any(key == (item.group, item.kind) for item in kinds.builtin_kinds())
+        is_unowned = is_known and not any(selector.check(resource) for selector in handler.owns)
+        return None if is_unowned else resource
+
     wanted, errors = desired.prepare(
-        result, parent=cause.body, kinds=_Kinds(handler),
+        result, parent=cause.body, find=find,
         manager=desired.get_manager(settings.reconciling.manager, handler.id))
     uid = str(cause.body.metadata.uid)
     known = {
@@ -99,27 +106,6 @@ def _reduce(raw: Mapping[str, Any], uid: str) -> Mapping[str, Any]:
         ref for ref in meta.get('ownerReferences') or () if ref.get('uid') != uid]
     content = {key: val for key, val in raw.items() if key != 'status'}
     return {**content, 'metadata': {key: val for key, val in meta.items() if val}}
-
-
-class _Kinds(Mapping[tuple[str, str], references.Resource]):
-    """The resources of the kinds that the handler owns, or can own, without a cluster."""
-
-    def __init__(self, handler: handlers.ReconcilingHandler) -> None:
-        super().__init__()
-        self._handler = handler
-
-    def __getitem__(self, key: tuple[str, str]) -> references.Resource:
-        resource = guess_resource(*key)
-        is_known = any(key == (item.group, item.kind) for item in kinds.builtin_kinds())
-        if is_known and not any(selector.check(resource) for selector in self._handler.owns):
-            raise KeyError(key)
-        return resource
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 def guess_resource(group: str, kind: str, version: str | None = None) -> references.Resource:

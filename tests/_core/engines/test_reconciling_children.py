@@ -65,7 +65,7 @@ def want(data='b', *, name='child', **more):
     manifest = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
                 'data': {'a': data}, **more}
     found, errors = prepare(
-        manifest, parent=parent, kinds={('', 'ConfigMap'): CONFIGMAPS},
+        manifest, parent=parent, find={('', 'ConfigMap'): CONFIGMAPS}.get,
         manager=MANAGER)
     assert not errors
     return next(iter(found.values()))

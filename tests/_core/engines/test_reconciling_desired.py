@@ -39,7 +39,7 @@ def make_parent(*, namespace='ns', labels=None, uid='uid1'):
 def make(result, *, parent=None, kinds=KINDS, manager='kopf/fn'):
     """Prepare what a handler has returned; fail if anything is wrong with it."""
     found, errors = prepare(
-        result, parent=parent or make_parent(), kinds=kinds, manager=manager)
+        result, parent=parent or make_parent(), find=kinds.get, manager=manager)
     assert not errors
     return list(found.values())
 
@@ -47,7 +47,7 @@ def make(result, *, parent=None, kinds=KINDS, manager='kopf/fn'):
 def fail(result, **kwargs):
     """Prepare what a handler has returned; return the text of the only error."""
     found, errors = prepare(
-        result, parent=make_parent(**kwargs), kinds=KINDS, manager='kopf/fn')
+        result, parent=make_parent(**kwargs), find=KINDS.get, manager='kopf/fn')
     assert not found
     error, = errors
     return str(error)
@@ -311,14 +311,14 @@ def test_endless_manifests_are_errors():
 
 def test_wrong_manifests_do_not_hold_the_others():
     found, errors = prepare(
-        ['x', configmap('a'), {}], parent=make_parent(), kinds=KINDS, manager='m')
+        ['x', configmap('a'), {}], parent=make_parent(), find=KINDS.get, manager='m')
     assert [key.name for key in found] == ['a'] and len(errors) == 2
 
 
 def test_two_children_of_one_name_are_an_error():
     found, errors = prepare(
         [configmap('a', data={'a': '1'}), configmap('a')], parent=make_parent(),
-        kinds=KINDS, manager='m')
+        find=KINDS.get, manager='m')
     assert [child.manifest.get('data') for child in found.values()] == [{'a': '1'}]
     assert [*map(str, errors)] == [
         "ConfigMap ns/a is returned twice. Give each its own name."]

@@ -11,7 +11,7 @@ import datetime
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -80,6 +80,9 @@ class Desired(NamedTuple):
 Kinds = Mapping[tuple[str, str], references.Resource]
 """The resources of which the handler can have children, by their groups and kinds."""
 
+Find = Callable[[tuple[str, str]], references.Resource | None]
+"""Finds these resources."""
+
 
 def get_manager(operator: str, handler_id: str) -> str:
     """Make the name of the field manager of a handler. Too long names end with their digest."""
@@ -117,7 +120,7 @@ def prepare(
         result: object,
         *,
         parent: bodies.Body,
-        kinds: Kinds,
+        find: Find,
         manager: str,
 ) -> tuple[dict[Key, Desired], list[Exception]]:
     """
@@ -130,7 +133,7 @@ def prepare(
     numbers = collections.Counter[tuple[str, ...]]()
     for item in flatten(result):
         try:
-            desired = _prepare(item, parent, kinds, manager, numbers)
+            desired = _prepare(item, parent, find, manager, numbers)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
         except (ManifestError, generating.GenerationError) as e:
@@ -141,7 +144,7 @@ def prepare(
 
 
 def _prepare(
-        item: object, parent: bodies.Body, kinds: Kinds, manager: str,
+        item: object, parent: bodies.Body, find: Find, manager: str,
         numbers: collections.Counter[tuple[str, ...]],
 ) -> Desired:
     """
@@ -158,7 +161,7 @@ def _prepare(
             for key, value in manifest.items()}
         raise ManifestError(f"A manifest needs apiVersion and kind: {str(shown)[:100]}")
     group, _, version = api_version.rpartition('/')
-    found = kinds.get((group, kind))
+    found = find((group, kind))
     if found is None:
         raise ManifestError(
             f"{kind} of {api_version} is not among the owned kinds in the cluster. Add the "

@@ -98,7 +98,7 @@ class Upkeep:
     def prepare(self, result: object) -> dict[desired.Key, desired.Desired]:
         """Make the desired children of the result; those that cannot be made are problems."""
         wanted, invalid = desired.prepare(
-            result, parent=bodies.Body(self.parent), kinds=self.hub.get_kinds(self.handler),
+            result, parent=bodies.Body(self.parent), find=self.hub.get_kinds(self.handler).get,
             manager=self._manager)
         self.problems.extend(map(str, invalid))
         for key, item in list(wanted.items()):
