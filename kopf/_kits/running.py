@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Container, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import flags
@@ -333,7 +333,7 @@ def run(**parameters: Any) -> None:
 async def run_tasks(
         root_tasks: Collection[asyncio.Task[Any]],
         *,
-        ignored: Collection[asyncio.Task[Any]] = frozenset(),
+        ignored: Container[asyncio.Task[Any]] = frozenset(),
         return_when: str = asyncio.FIRST_COMPLETED,
 ) -> None:
     """

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from typing import Any
 
 from kopf._cogs.aiokits import flags, forks
@@ -209,7 +209,7 @@ def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[inflight.Call
 
 
 async def finish_tasks(
-        *, ignored: Collection[asyncio.Task[Any]], underway: inflight.Calls | None = None,
+        *, ignored: Container[asyncio.Task[Any]], underway: inflight.Calls | None = None,
         timeout: float = HUNG_TASKS_TIMEOUT,
 ) -> None:
     """

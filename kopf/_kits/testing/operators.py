@@ -10,7 +10,7 @@ import signal
 import threading
 import types
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from kopf._cogs.clients import vaults
@@ -218,7 +218,7 @@ def load(
     return registry
 
 
-class _Foreign(Collection[asyncio.Task[Any]]):
+class _Foreign(Container[asyncio.Task[Any]]):
     """The tasks of the loop that the operator has not started, or cannot end."""
 
     def __init__(self, operator: Operator) -> None:
@@ -228,12 +228,6 @@ class _Foreign(Collection[asyncio.Task[Any]]):
     def __contains__(self, task: object) -> bool:
         return not isinstance(task, asyncio.Task) or (
             task not in self._operator.tasks or _is_stuck(task))
-
-    def __iter__(self) -> Iterator[asyncio.Task[Any]]:
-        return iter(task for task in asyncio.all_tasks() if task in self)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 def _is_stuck(task: asyncio.Task[Any]) -> bool:
