@@ -87,41 +87,31 @@ def is_forwarded(request: exchanges.Request) -> bool:
         name.startswith('x-forwarded-') for name in names)
 
 
-class _Listed:
-    """A list that shows only its first entries, but counts all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._total = 0
-        self._shown: list[Mapping[str, Any]] = []
-
-    def add(self, describe: Callable[..., Mapping[str, Any]], *args: Any) -> None:
-        """Count one more entry, and describe it if it is shown."""
-        self._total += 1
-        if self._total <= MAX_SHOWN:
-            self._shown.append(describe(*args))
-
-    def describe(self) -> Mapping[str, Any]:
-        return {'total': self._total, 'shown': self._shown}
-
-
 async def describe(inspector: inspection.Inspector) -> Mapping[str, Any]:
     """Describe the operator in its event loop."""
     moment = inspector.operator.clock.now()
     running = _group_calls(inspector.operator.underway)
-    lists = {name: _Listed() for name in ('at_work', 'queued', 'waiting', 'throttled')}
+    lists: dict[str, dict[str, Any]] = {
+        name: {'total': 0, 'shown': []}
+        for name in ('at_work', 'queued', 'waiting', 'throttled', 'watches')}
+
+    def add(name: str, show: Callable[..., Mapping[str, Any]], *args: Any) -> None:
+        """Count one more entry of a list, and show it if it is among the first ones."""
+        lists[name]['total'] += 1
+        if lists[name]['total'] <= MAX_SHOWN:
+            lists[name]['shown'].append(show(*args))
+
     async for item in inspector.tour():
         reason = inspection.find_reason(item)
         if item.phase in objects.AT_WORK:
-            lists['at_work'].add(_describe_work, item, running.get(item.uid, ()), moment)
+            add('at_work', _describe_work, item, running.get(item.uid, ()), moment)
         elif item.phase is objects.Phase.QUEUED:
-            lists['queued'].add(_describe_object, item)
+            add('queued', _describe_object, item)
         elif reason is not None:
             name = 'throttled' if reason == 'throttled' else 'waiting'
-            lists[name].add(_describe_rest, item, reason, moment)
-    watches = _Listed()
+            add(name, _describe_rest, item, reason, moment)
     for watch in inspector.list_watches():
-        watches.add(_describe_watch, watch, moment)
+        add('watches', _describe_watch, watch, moment)
     switch = inspector.operator.switch
     return {
         'version': versions.version,
@@ -129,8 +119,7 @@ async def describe(inspector: inspection.Inspector) -> Mapping[str, Any]:
         'state': 'stopping' if switch.is_stopping else 'standby' if switch.is_standby else (
             'paused' if switch.is_paused else 'working'),
         'leadership': inspector.describe_leadership(),
-        **{name: each.describe() for name, each in lists.items()},
-        'watches': watches.describe(),
+        **lists,
         **({} if inspector.shadow is None else {'shadow': inspector.shadow.describe()}),
     }
 
