@@ -215,7 +215,7 @@ class _Explainer:
             progress=[*self._find_progress(cycle)],
             finalizers=dict(self._explain_finalizers([*self._spawned, *needing])),
             handlers=[
-                *(Verdict(decorators.name_decorator(handler), handler.id, *self._judge_changing(
+                *(_make_verdict(handler, *self._judge_changing(
                     handler, starting if handler.initial else now, later))
                   for handler in self._served.changing),
                 *found.handlers],
@@ -327,9 +327,8 @@ class _Explainer:
     def _judge_others(self) -> Iterator[Verdict]:
         for handler, mismatch in self._mismatches.items():
             if isinstance(handler, handlers.ExternalHandler):
-                yield Verdict(
-                    decorators.name_decorator(handler), handler.id, mismatch is None,
-                    mismatch or self._describe_external(handler))
+                yield _make_verdict(
+                    handler, mismatch is None, mismatch or self._describe_external(handler))
                 continue
             if isinstance(handler, handlers.SpawningHandler | handlers.ReconcilingHandler):
                 if finalizers.is_deleting(self._raw):
@@ -338,18 +337,15 @@ class _Explainer:
                     mismatch = mismatch or "the object is paused"
             if isinstance(handler, handlers.ReconcilingHandler) and not mismatch:
                 mismatch = handler.describe_wait(self._raw)
-            yield Verdict(
-                decorators.name_decorator(handler), handler.id, mismatch is None,
-                mismatch or _describe_occasion(handler))
+            yield _make_verdict(
+                handler, mismatch is None, mismatch or _describe_occasion(handler))
         for webhook in self._served.webhooks:
-            yield Verdict(
-                decorators.name_decorator(webhook), webhook.id, False,
-                "it is for requests to the API server, not for objects at rest")
+            yield _make_verdict(
+                webhook, False, "it is for requests to the API server, not for objects at rest")
         served = {*self._mismatches, *self._served.changing, *self._served.webhooks}
         for other in self._registry.iter_resource_handlers():
             if other not in served:
-                yield Verdict(
-                    decorators.name_decorator(other), other.id, False, self._explain_absence(other))
+                yield _make_verdict(other, False, self._explain_absence(other))
 
     def _describe_external(self, handler: handlers.ExternalHandler) -> str:
         """Describe what the object has in an external system."""
@@ -488,6 +484,10 @@ class _Outlook(NamedTuple):
     selection: filters.Selection
     step: decisions.Step
     cycle: cycles.Cycle | None
+
+
+def _make_verdict(handler: handlers.ResourceHandler, is_called: bool, because: str) -> Verdict:
+    return Verdict(decorators.name_decorator(handler), handler.id, is_called, because)
 
 
 def _describe_occasion(handler: handlers.ResourceHandler) -> str:
