@@ -19,7 +19,7 @@ import os
 import pathlib
 import sys
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
@@ -291,6 +291,15 @@ _rights_options = helpscreens.combine(
                 "and the cleanup handlers at the end."))
 
 
+@contextlib.contextmanager
+def _showing(*errors: type[Exception]) -> Iterator[None]:
+    """Show these errors of the block in a line, without a traceback."""
+    try:
+        yield
+    except errors as e:
+        raise click.ClickException(str(e)) from e
+
+
 @click.group(name='kopf', cls=Commands, context_settings={
     'auto_envvar_prefix': 'KOPF',
     'help_option_names': ['-h', '--help'],
@@ -318,10 +327,8 @@ def init(name: str) -> None:
     For example: kopf init my-operator
     """
     from kopf._kits.projects import starting  # only for this command
-    try:
+    with _showing(starting.StartError):
         commands = starting.start(name, pathlib.Path(name))
-    except starting.StartError as e:
-        raise click.ClickException(str(e)) from e
     click.echo(f"Created {name}. Type next:")
     for command in commands:
         click.echo(f"    {command}")
@@ -863,14 +870,12 @@ def plan(
     loggers.add_filter(lambda record: record.levelno >= level)  # the run itself needs all records
     code, threads = 1, threading.enumerate()
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what handlers print is not the plan
+        with _showing(credentials.LoginError, activities.ActivityError, planning.PlanError), (
+                contextlib.redirect_stdout(sys.stderr)):  # what handlers print is not the plan
             made = planning.plan(*paths, *modules, origin=_get_controls().vault, **options)
+        code = made.get_code(fail_on)
     except loaders.LoadingError as e:
         raise _describe(e) from e
-    except (credentials.LoginError, activities.ActivityError, planning.PlanError) as e:
-        raise click.ClickException(str(e)) from e
-    else:
-        code = made.get_code(fail_on)
     finally:
         shutdown.exit_regardless(code, threads)  # handlers can hang
     click.echo(rendering.render(made, output, is_colored=sys.stdout.isatty() and _is_colored()))
@@ -977,12 +982,10 @@ def pause(until: str | None, reason: str, deletion: str, **options: Any) -> None
     from kopf._core.intents import pauses  # only for this command
     from kopf._kits.lifecycle import pausing
 
-    try:
+    with _showing(ValueError):
         text = pausing.compose(
             reason=reason, until=until, deletion=deletion,
             now=datetime.datetime.now(datetime.UTC))
-    except ValueError as e:
-        raise click.ClickException(str(e)) from e
     _annotate(
         text, options, done=pauses.parse(text).describe(),
         known="It was paused so already")
@@ -1175,11 +1178,9 @@ def _change_peering(fn: Callable[..., Coroutine[None, None, None]], **options: A
 def _run_command(command: Coroutine[None, None, None]) -> None:
     from kopf._kits import commanding  # only for commands
     controls = _get_controls()
-    try:
+    with _showing(credentials.LoginError, commanding.CommandError, activities.ActivityError):
         running.run(settings=controls.settings, loop=controls.loop, clusterwide=True,
                     _command=command)
-    except (credentials.LoginError, commanding.CommandError, activities.ActivityError) as e:
-        raise click.ClickException(str(e)) from e
 
 
 def _make_settings(
@@ -1219,11 +1220,9 @@ def _foresee_settings(
 def _define(kubernetes: str | None) -> tuple[list[dict[str, Any]], int | None]:
     """Make the definitions of all declared kinds, and get the minor version of Kubernetes."""
     from kopf._kits.typed import enforcement, kinds
-    try:
+    with _showing(TypeError, ValueError):
         return (kinds.define(kinds.get_declared()),
                 None if kubernetes is None else enforcement.parse_version(kubernetes))
-    except (TypeError, ValueError) as e:
-        raise click.ClickException(str(e)) from e
 
 
 def _preload(
@@ -1296,12 +1295,9 @@ def _supervise(
     args += helpscreens.hand_over(click.get_current_context(), without={
         'processes', 'shards', 'liveness_endpoint', 'metrics_endpoint', 'debug_endpoint', 'sandbox',
         *(sandboxing or ())})
-    with _accompany(sandboxing):
-        try:
-            code = supervising.run(args, number=number, served={
-                option: url for option, url in served.items() if url is not None})
-        except endpoints.EndpointError as e:
-            raise click.ClickException(str(e)) from e
+    with _accompany(sandboxing), _showing(endpoints.EndpointError):
+        code = supervising.run(args, number=number, served={
+            option: url for option, url in served.items() if url is not None})
     raise click.exceptions.Exit(code)
 
 
