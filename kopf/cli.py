@@ -94,12 +94,7 @@ def _get_controls() -> CLIControls:
 class WritablePath(click.Path):
     """The option type for files that are written, maybe much later: their folder must exist."""
 
-    def convert(
-            self,
-            value: Any,
-            param: click.Parameter | None,
-            ctx: click.Context | None,
-    ) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = super().convert(value, param, ctx)
         if not pathlib.Path(os.fsdecode(path)).absolute().parent.is_dir():
             self.fail(f"The folder of {value!r} does not exist. Create it first.", param, ctx)
@@ -219,8 +214,7 @@ def _is_terminal() -> bool:
 
 
 def _is_colored() -> bool:
-    return _is_terminal() and not os.environ.get('NO_COLOR') and (
-        os.environ.get('TERM') != 'dumb')
+    return _is_terminal() and not os.environ.get('NO_COLOR') and os.environ.get('TERM') != 'dumb'
 
 
 def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
@@ -491,8 +485,7 @@ def run(
         if rbac:
             settings.peering.standalone = bool(standalone)
             sandboxing['confined'] = loaded, settings, namespaces
-        with _accompany(
-                sandboxing if sandbox else None, known, comparing) as vault:
+        with _accompany(sandboxing if sandbox else None, known, comparing) as vault:
             running.run(
                 standalone=standalone,
                 namespaces=namespaces,
@@ -986,9 +979,7 @@ def pause(until: str | None, reason: str, deletion: str, **options: Any) -> None
         text = pausing.compose(
             reason=reason, until=until, deletion=deletion,
             now=datetime.datetime.now(datetime.UTC))
-    _annotate(
-        text, options, done=pauses.parse(text).describe(),
-        known="It was paused so already")
+    _annotate(text, options, done=pauses.parse(text).describe(), known="It was paused so already")
 
 
 @main.command(page='pausing', short_help="End the pauses of single objects.")
@@ -1001,8 +992,7 @@ def unpause(**options: Any) -> None:
 
     For example: kopf unpause kopfexamples --all-namespaces --selector app=db
     """
-    _annotate(
-        None, options, done="The object is not paused any more", known="It was not paused")
+    _annotate(None, options, done="The object is not paused any more", known="It was not paused")
 
 
 @main.group(page='brakes', short_help="Release what is over the budgets for deletions.")
@@ -1236,8 +1226,7 @@ def _preload(
         expecting = redirecting.fill_in()
     try:
         with expecting:
-            click.get_current_context().ensure_object(CLIControls).load(
-                paths=paths, modules=modules)
+            _get_controls().load(paths=paths, modules=modules)
     except loaders.LoadingError as e:
         raise _describe(e) from e
 

@@ -337,8 +337,7 @@ class _Explainer:
                     mismatch = mismatch or "the object is paused"
             if isinstance(handler, handlers.ReconcilingHandler) and not mismatch:
                 mismatch = handler.describe_wait(self._raw)
-            yield _make_verdict(
-                handler, mismatch is None, mismatch or _describe_occasion(handler))
+            yield _make_verdict(handler, mismatch is None, mismatch or _describe_occasion(handler))
         for webhook in self._served.webhooks:
             yield _make_verdict(
                 webhook, False, "it is for requests to the API server, not for objects at rest")

@@ -83,8 +83,7 @@ class Inspector:
     @property
     def companions(self) -> Iterator[companions.Companion]:
         """The daemons and timers."""
-        return itertools.chain.from_iterable(
-            list(each.spawner.alive) for each in self._works)
+        return itertools.chain.from_iterable(list(each.spawner.alive) for each in self._works)
 
     def list_watches(self) -> Collection[watchsets.WatchState]:
         """List the watches; none before the startup handlers have succeeded."""

@@ -237,9 +237,7 @@ class Meter(observers.Observer):
             'kopf_handler', "Calls of handlers by their outcomes", ATTEMPT,
             {key: each.count for key, each in self.attempts.copy().items()})
 
-    def expect(
-            self, resource: references.Resource, declared: Iterable[handlers.Handler],
-    ) -> None:
+    def expect(self, resource: references.Resource, declared: Iterable[handlers.Handler]) -> None:
         """Begin with zeros for a resource and its handlers: rates need a value to begin with."""
         self.controllers[resource.kind or resource.plural]
         for handler in declared:

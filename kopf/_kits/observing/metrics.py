@@ -171,9 +171,7 @@ def _read_queue(
         meters.BOTH, longest)
 
 
-async def _read_objects(
-        inspector: inspection.Inspector, kinds: list[str],
-) -> list[core.Metric]:
+async def _read_objects(inspector: inspection.Inspector, kinds: list[str]) -> list[core.Metric]:
     known = collections.Counter[series.Labels]({(kind,): 0 for kind in kinds})
     for informer in inspector.informers:
         known[meters.get_controller(informer.resource),] += len(informer)

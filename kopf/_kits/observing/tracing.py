@@ -182,9 +182,7 @@ class Tracer(observers.Observer):
                         **describe(resource, *identify(raw))})
         leave = enter(span, parent)
 
-        def end(
-                newest: bodies.RawBody | None, error: BaseException | None, seconds: float,
-        ) -> None:
+        def end(newest: bodies.RawBody | None, error: BaseException | None, seconds: float) -> None:
             leave()
             if isinstance(error, errors.APIError) and error.status:
                 span.set_attribute('http.response.status_code', error.status)

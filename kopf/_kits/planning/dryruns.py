@@ -194,8 +194,7 @@ class DryRun(runs.Run):
         settings.admission.server = _serve_nothing
         settings.metrics.endpoint = settings.debugging.endpoint = None
         self.attribution.settings = settings
-        self.attribution.ids = [
-            handler.id for handler in self.setup.options['registry']._changing]
+        self.attribution.ids = [handler.id for handler in self.setup.options['registry']._changing]
 
     def _narrow(self, handler: handlers.ResourceHandler) -> handlers.ResourceHandler:
         """Let a handler be only for the selected objects."""

@@ -21,9 +21,7 @@ def find_folders(sources: Collection[runs.Source]) -> frozenset[pathlib.Path]:
 class Imports:
     """The modules of a version, as far as they are from a folder that other versions do not use."""
 
-    def __init__(
-            self, folders: frozenset[pathlib.Path], others: frozenset[pathlib.Path],
-    ) -> None:
+    def __init__(self, folders: frozenset[pathlib.Path], others: frozenset[pathlib.Path]) -> None:
         """The folders of this version, and those of the other one, if there is any."""
         self._own, self._foreign = folders - others if others else others, others - folders
         self._modules: dict[str, types.ModuleType] = {}

@@ -87,9 +87,7 @@ def plan(
         raise PlanError(str(e)) from e
     now = datetime.datetime.now(datetime.UTC)
 
-    def load(
-            sources: Sequence[runs.Source], others: Sequence[runs.Source],
-    ) -> _Version:
+    def load(sources: Sequence[runs.Source], others: Sequence[runs.Source]) -> _Version:
         place = stack.enter_context(redirecting.reserve(path))
         own = imports.Imports(*map(imports.find_folders, (sources, others)))
         with redirecting.expect(place), own.active():
@@ -129,8 +127,7 @@ def plan(
             else:
                 run = rehearse(new, upstream)
                 made = _describe(run, upstream)
-            return dataclasses.replace(
-                made, unknown=[*_find_unread(run, upstream), *made.unknown])
+            return dataclasses.replace(made, unknown=[*_find_unread(run, upstream), *made.unknown])
         except APIError as e:
             raise PlanError(str(e)) from e
 

@@ -286,8 +286,7 @@ def _make_item(
         action = 'replace'
     theirs = comparing.reduce({}) if base is None else (
         comparing.normalize(kind, base, is_new=False))
-    ours = comparing.name_uids(
-        comparing.normalize(kind, local, is_new=action != 'change'), names)
+    ours = comparing.name_uids(comparing.normalize(kind, local, is_new=action != 'change'), names)
     fields = [make_field(kind, *found) for found in comparing.compare(theirs, ours, ())]
     of_status = [field for field in fields if re.match(r'status\b', field.path)]
     item = Item(

@@ -30,18 +30,14 @@ def undo(schema: nodes.Schema | None, old: Obj, new: Obj, is_own: IsOwn) -> Obj:
     before, after = (_find_fields(obj, is_own) for obj in (old, new))
     made: Obj = _undo(schema, old, new, before or None, after or None)
     entries = [] if not before else _find_left(old, new, before, after, is_own)
-    entries += (
-        entry for entry in _get_entries(new) if not is_own(entry.get('manager', '')))
+    entries += (entry for entry in _get_entries(new) if not is_own(entry.get('manager', '')))
     return {**made, 'metadata': {**made['metadata'], 'managedFields': entries}}
 
 
-def _find_left(
-        old: Obj, new: Obj, before: FieldSet, after: FieldSet, is_own: IsOwn,
-) -> list[Tree]:
+def _find_left(old: Obj, new: Obj, before: FieldSet, after: FieldSet, is_own: IsOwn) -> list[Tree]:
     """Find what the managers own, except for the fields that others have taken from them."""
     known, others = (_find_fields(obj, lambda name: not is_own(name)) for obj in (old, new))
-    taken = fieldsets.subtract(
-        fieldsets.intersect(before, others), fieldsets.unite(after, known))
+    taken = fieldsets.subtract(fieldsets.intersect(before, others), fieldsets.unite(after, known))
     return [
         {**entry, 'fieldsV1': left} for entry in _get_entries(old)
         if is_own(entry.get('manager', ''))

@@ -387,8 +387,7 @@ class Client:
         return resource.get_url(
             namespace=self._choose(resource, namespace), name=name, subresource=subresource)
 
-    def _choose(
-            self, resource: references.Resource, namespace: str | None) -> references.Namespace:
+    def _choose(self, resource: references.Resource, namespace: str | None) -> references.Namespace:
         return references.NamespaceName(
             namespace or self.namespace) if resource.namespaced else None
 
@@ -457,8 +456,7 @@ class SyncClient:
         return self._run(self._client.request(
             method, path, body, content_type=content_type, params=params))
 
-    def get(
-            self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> Obj:
+    def get(self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> Obj:
         """
         Get an object, as it is now.
 
@@ -529,8 +527,7 @@ class SyncClient:
         return self._run(self._client.patch(
             kind, name, patch, namespace=namespace, subresource=subresource))
 
-    def delete(
-            self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> None:
+    def delete(self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> None:
         """
         Request the deletion of an object. Finalizers can keep the object after that.
 

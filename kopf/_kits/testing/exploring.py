@@ -71,8 +71,7 @@ class Strike:
         return self._describe(f"after write {self.number}")
 
     def _describe(self, place: str) -> str:
-        return STRIKES[self.kind].format(
-            number=self.number, place=place, timeout=CALL_TIMEOUT)
+        return STRIKES[self.kind].format(number=self.number, place=place, timeout=CALL_TIMEOUT)
 
     def locate(self, writes: Sequence[str]) -> tuple[str, Sequence[str]]:
         """Say what goes wrong between which of these writes, and choose those writes."""

@@ -477,8 +477,7 @@ class Run:
             and not _is_ignored(target.resources[0].partition('/')[0]))
 
     def _is_own(self, process: processes.Process | None) -> bool:
-        return process is not None and any(
-            process is replica.process for replica in self._replicas)
+        return process is not None and any(process is replica.process for replica in self._replicas)
 
     def hear(self, change: Change) -> None:
         """Note a change of the objects."""

@@ -94,8 +94,7 @@ class Session:
         self.run(self._stack.enter_async_context(operator))
         return SyncOperator(operator, self.run)
 
-    def wait_for(
-            self, condition: Callable[[], Any], *, timeout: float = waiting.TIMEOUT) -> Any:
+    def wait_for(self, condition: Callable[[], Any], *, timeout: float = waiting.TIMEOUT) -> Any:
         """
         Wait until a condition is satisfied, and return its value; see `kopf.testing.wait_for`.
 
@@ -183,8 +182,7 @@ class Time:
         """
         self._session.run(_sleep(seconds))
 
-    def wait_for(
-            self, condition: Callable[[], Any], *, timeout: float = waiting.TIMEOUT) -> Any:
+    def wait_for(self, condition: Callable[[], Any], *, timeout: float = waiting.TIMEOUT) -> Any:
         """
         Wait until a condition is satisfied, and return its value; see `kopf.testing.wait_for`.
 

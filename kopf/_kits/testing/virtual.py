@@ -365,8 +365,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return asyncio_loop._make_ssl_transport(
                 rawsock, protocol, sslcontext, waiter, extra=extra, server=server, **options)
         options.pop('context', None)  # since 3.15; the pipe has one
-        secured: Any = asyncio.sslproto.SSLProtocol(
-            self, protocol, sslcontext, waiter, **options)
+        secured: Any = asyncio.sslproto.SSLProtocol(self, protocol, sslcontext, waiter, **options)
         pipe.begin(secured)
         return secured._app_transport
 
