@@ -267,10 +267,14 @@ class _Call:
 def _find(
         fn: Callable[..., Any], reason: str | None, registry: registries.OperatorRegistry,
 ) -> handlers.Handler:
-    for handler in _iter_declared(registry):
-        if _has_function(handler, fn) and (reason is None or _can_be(handler, reason)):
+    found = [
+        handler for handler in _iter_declared(registry)
+        if _has_function(handler, fn) and (reason is None or _can_be(handler, reason))]
+    for handler in found:  # others can be called for this reason, too
+        if isinstance(handler, handlers.ResourceHandler) and (
+                decorators.name_decorator(handler) == reason):
             return handler
-    return handlers.ChangingHandler(fn=fn, id=handlers.generate_id(fn))
+    return found[0] if found else handlers.ChangingHandler(fn=fn, id=handlers.generate_id(fn))
 
 
 def _has_function(handler: handlers.Handler, fn: Callable[..., Any]) -> bool:
@@ -292,7 +296,7 @@ def _can_be(handler: handlers.Handler, reason: str) -> bool:
         case handlers.ActivityHandler():
             return handler.activity == {'login': 'authentication'}.get(reason, reason)
         case handlers.ChangingHandler(reason=None):
-            return True
+            return reason == 'field' or reason in causes.HANDLED_REASONS
         case handlers.ResourceHandler():
             return decorators.name_decorator(handler) == reason
     return False

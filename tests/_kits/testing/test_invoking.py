@@ -81,6 +81,19 @@ async def test_the_reason_tells_as_what_it_is_called(registry):
         assert done.result == [reason[0], reason]
 
 
+async def test_the_reason_tells_which_decorator_applies_among_those_of_any_changes(registry):
+    @kopf.daemon('things', param='daemon', registry=registry)
+    @kopf.on.create('things', param='create', registry=registry)
+    @kopf.on.field('things', field='spec', param='field', registry=registry)
+    @kopf.on.resume('things', param='resume', registry=registry)
+    def fn(param, **kwargs):
+        return [param, 'stopped' in kwargs]
+
+    for reason in ('daemon', 'create', 'field', 'resume'):
+        done = await testing.invoke(fn, reason=reason, registry=registry)
+        assert done.result == [reason, reason == 'daemon']
+
+
 async def test_all_the_kwargs_are_there():
     def fn(**kwargs):
         return sorted(kwargs)
