@@ -125,8 +125,7 @@ def walk(
         real_limit=real_limit)
     walker = _Walker(setup, resource, kept=kept, expected=expected)
     if only is not None:
-        walker.check(only)
-        return 1
+        return int(walker.check(only))
     try:
         import hypothesis
         from hypothesis import strategies as st

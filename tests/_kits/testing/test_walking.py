@@ -132,6 +132,12 @@ def test_the_specs_come_from_the_schema_and_refused_ones_are_passed_over(crd, sc
     assert 1 <= count <= 10
 
 
+def test_a_single_sequence_that_is_refused_is_not_counted(crd, script):
+    for steps, count in (([{'n': 1}], 1), ([{'n': 3, 'm': 3}], 0)):
+        assert testing.walk(
+            'kopfexamples', script(RIGHT), load=[make_strict(crd)], only=steps) == count
+
+
 def test_a_refused_spec_leaves_the_former_one(crd, script):
     with pytest.raises(testing.WalkError) as found:
         testing.walk(
