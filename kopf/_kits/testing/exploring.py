@@ -213,7 +213,7 @@ def explore(
     :returns: the number of runs, and the writes of the operator.
     :raises ExplorationError: if any run has ended differently.
     :raises AssertionError: if the scenario fails without faults.
-    :raises ValueError: for an unknown kind of faults.
+    :raises ValueError: for an unknown kind of faults; if there is nothing that ``only`` could hit.
     :raises TypeError: if a string or a single thing is given instead of a collection.
     :raises RuntimeError: in async tests, because each run has its own event loop.
     """
@@ -241,7 +241,10 @@ def explore(
     if origin.problems:
         raise AssertionError('\n'.join(
             ["The scenario fails without faults:", *origin.problems, *origin.story]))
-    planned = [chosen] if chosen is not None else list(_plan(strikes, origin))
+    planned = [each for each in _plan(kinds, origin) if chosen in (None, each)]
+    if chosen is not None and not planned:
+        raise ValueError(f"Nothing is hit by {only!r}: there are {len(origin.writes)} writes, and "
+                         f"{len(origin.external_calls)} calls of external systems.")
     writes = [
         f"write {number}: {write}: {effect}"
         for number, (write, effect) in enumerate(

@@ -211,6 +211,12 @@ def test_one_fault_can_be_run_alone(crd, script):
     assert testing.explore(scenario, script(RIGHT), load=[crd], only='lose:1').runs == 1
 
 
+@pytest.mark.parametrize('strike', ['lose:0', 'lose:99', 'call-lose:1'])
+def test_one_fault_that_hits_nothing_is_an_error(strike, crd, script):
+    with pytest.raises(ValueError, match=f"Nothing is hit by '{strike}': there are . writes"):
+        testing.explore(scenario, script(RIGHT), load=[crd], only=strike)
+
+
 def test_fields_can_be_ignored(crd, script):
     explored = testing.explore(
         scenario, script(WRONG), load=[crd], strikes=['crash'], ignore=['configmaps:data.key'])
