@@ -30,7 +30,7 @@ def start() -> pathlib.Path:
 
     :raises RuntimeError: if the programs are absent, or do not start.
     """
-    assets = pathlib.Path(os.environ.get(ASSETS) or '.')
+    assets = pathlib.Path(os.environ.get(ASSETS) or '.').absolute()
     etcd, apiserver = assets / 'etcd', assets / 'kube-apiserver'
     if not (etcd.exists() and apiserver.exists()):
         raise RuntimeError(
