@@ -93,7 +93,8 @@ class Guard:
             if args[0] in UNSEEN - self._allowed:
                 self._refuse(args[0], args[0])
         elif event in STARTING:
-            program = os.path.basename(os.fsdecode(args[0] or args[1][0]).split()[0])
+            command = os.fsdecode(args[0] or args[1][0])
+            program = os.path.basename(command.split()[0] if event == 'os.system' else command)
             if program not in self._allowed:
                 self._refuse(f"the program {program}", program)
 

@@ -951,6 +951,20 @@ def start(patch, **_):
     assert made.items[0].fields == [testing.Field('spec.said', None, 'hello\n')]
 
 
+def test_programs_have_their_names_also_in_folders_with_spaces(plan, parent, tmp_path):
+    folder = tmp_path / 'some folder'
+    folder.mkdir()
+    (folder / 'greet').symlink_to('/bin/echo')
+    made = plan(f'''
+@kopf.on.create('kopfexamples')
+def start(patch, **_):
+    import os, subprocess
+    patch.spec['said'] = subprocess.check_output([{str(folder / 'greet')!r}, 'hello'], text=True)
+    os.system('true')
+''', allow=['greet', 'true'])
+    assert made.items[0].fields == [testing.Field('spec.said', None, 'hello\n')]
+
+
 def test_everything_is_allowed_again_after_the_plan(plan, parent, server):
     plan(NOTHING)
     import urllib.request
