@@ -81,6 +81,8 @@ def plan(
     :raises RuntimeError: in async tests, because it makes its event loop.
     """
     runs.check_call('plan')
+    if isinstance(options.get('namespaces'), str):
+        options['namespaces'] = [options['namespaces']]
     try:
         rules, selector = _stages.load(stages), selecting.parse_labels(labels)
     except (ValueError, APIError) as e:

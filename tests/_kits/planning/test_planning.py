@@ -425,9 +425,10 @@ def test_what_may_be_read_only_in_some_namespaces_is_planned_there(plan, parent,
     assert sorted(plan(CHILD, against=NOTHING, origin=origin).unknown) == partial
     for namespaces in (['def*'], ['default', 'kube-system']):
         assert sorted(plan(CHILD, origin=origin, namespaces=namespaces).unknown) == partial
-    made = plan(CHILD, origin=origin, namespaces=['default'])
-    assert names(made.items) == [('create', 'configmaps default/example')]
-    assert not made.unknown and not made.problems
+    for namespaces in (['default'], 'default'):
+        made = plan(CHILD, origin=origin, namespaces=namespaces)
+        assert names(made.items) == [('create', 'configmaps default/example')]
+        assert not made.unknown and not made.problems
 
 
 def test_what_can_depend_on_deleted_objects_and_cannot_be_read_is_unknown(plan, parent, restrict):
