@@ -113,12 +113,10 @@ class Tracer(observers.Observer):
         if isinstance(cause, causes.ResourceCause):
             attributes |= describe(cause.resource, *cause.get_identity())
         match cause:
-            case causes.ChangingCause():
+            case causes.ChangingCause() | causes.ReconcilingCause():
                 attributes['kopf.reason'] = cause.reason
                 if isinstance(handler, handlers.ChangingHandler) and handler.selector is None:
                     label = f'{context.get_value(HANDLER_KEY)}/*'  # ids can be of objects
-            case causes.ReconcilingCause():
-                attributes['kopf.reason'] = cause.reason
             case causes.ActivityCause():
                 attributes['kopf.reason'] = cause.activity
             case causes.SpawningCause() | causes.IndexingCause():
