@@ -164,9 +164,9 @@ class Plan:
     which the plan of their objects is incomplete; the ``problems`` of the operator as a whole; and
     what is ``unknown``.
 
-    ``only_old`` is what only the former version would do, if there is one to compare with: then,
-    the items are only those that differ. ``requests`` are the numbers of requests of the operator
-    by verbs, and ``upstream`` are those that were sent to the cluster.
+    ``only_old`` and ``only_old_calls`` are what only the former version would do, if there is one
+    to compare with: then, the items are only those that differ. ``requests`` are the numbers of
+    requests of the operator by verbs, and ``upstream`` are those that were sent to the cluster.
     """
     items: Sequence[Item]
     calls: Sequence[ExternalCall] = ()
@@ -175,8 +175,14 @@ class Plan:
     problems: Sequence[str] = ()
     unknown: Sequence[str] = ()
     only_old: Sequence[Item] = ()
+    only_old_calls: Sequence[ExternalCall] = ()
     requests: Mapping[str, int] = dataclasses.field(default_factory=dict)
     upstream: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do, and no difference from the former version."""
+        return not (self.items or self.calls or self.only_old or self.only_old_calls)
 
     @property
     def deletions(self) -> Sequence[Item]:
@@ -205,13 +211,14 @@ class Plan:
         if self.problems or self.failures or self.refused or any(
                 getattr(self, name) or (name == 'deletions' and is_deletion) for name in fail_on):
             return 1
-        return 2 if self.items or self.calls or self.only_old else 0
+        return 0 if self.is_empty else 2
 
     def without(self, old: 'Plan') -> 'Plan':
         """Make the plan of what differs from that of the former version, on the same state."""
         known = {item.place: item for item in old.items}
         found = [(item, known.pop(item.place, None)) for item in self.items]
         items = [each if other is None else _relate(each, other) for each, other in found]
+        called = {(each.external, each.place) for each in self.calls}
         gists = {(each.handler, each.place, each.gist) for each in old.failures}
         fresh = [each for each in self.failures
                  if (each.handler, each.place, each.gist) not in gists]
@@ -219,6 +226,8 @@ class Plan:
             self, items=[item for item in items if item is not None],
             calls=[each for each in self.calls if each not in old.calls],
             only_old=list(known.values()),
+            only_old_calls=[
+                each for each in old.calls if (each.external, each.place) not in called],
             refused=[each for each in self.refused if each not in old.refused],
             failures=fresh,
             problems=[*self.problems, *(

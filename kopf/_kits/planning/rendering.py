@@ -71,11 +71,15 @@ def _iter_details(plan: Plan) -> Iterator[str]:
             "Would be created": [item for item in plan.items if item.action == 'create'],
             "Only the other version would do this": plan.only_old}.items():
         yield from _iter_section(title, items)
-    if plan.calls:
-        yield f"# Would be called in external systems: {len(plan.calls)}"
-    for group in group_by(plan.calls, lambda call: (call.external, call.verb, tuple(call.fields))):
-        yield from _iter_alike(
-            group, _iter_call, f"calls of {group[0].external}", is_whole=group[0].verb == 'delete')
+    for title, calls in {
+            "Would be called in external systems": plan.calls,
+            "Only the other version would call this in external systems": plan.only_old_calls,
+            }.items():
+        if calls:
+            yield f"# {title}: {len(calls)}"
+        for group in group_by(calls, lambda call: (call.external, call.verb, tuple(call.fields))):
+            yield from _iter_alike(group, _iter_call, f"calls of {group[0].external}",
+                                   is_whole=group[0].verb == 'delete')
     if plan.refused:
         yield "# Would be refused by the API"
     for refused in group_by(plan.refused, lambda each: (
@@ -159,7 +163,7 @@ def _by(handlers: Sequence[str]) -> str:
 
 
 def _iter_summary(plan: Plan) -> Iterator[str]:
-    if not (plan.items or plan.calls or plan.only_old):
+    if plan.is_empty:
         yield "  Nothing would change."
     for resource, counts in plan.summarize().items():
         yield f"  {resource}: " + ', '.join(

@@ -1489,7 +1489,16 @@ def test_other_values_for_external_systems_are_a_difference(plan, client):
     made = plan(BILLING.replace("spec['n']", "spec['n'] + 1"), against=BILLING)
     assert sorted(list_calls(made)) == [
         ('billing', 'create', '', 'n'), ('billing', 'update', 'key1', 'n')]
-    assert not plan(BILLING, against=BILLING).calls
+    assert not made.only_old_calls
+    assert plan(BILLING, against=BILLING).get_code() == 0
+
+
+def test_calls_that_only_the_other_version_would_make_are_a_difference(plan, client):
+    client.create('kopfexamples', 'new', spec={'n': 2})
+    made = plan(NOTHING, against=BILLING)
+    call, = made.only_old_calls
+    assert (call.external, call.verb) == ('billing', 'create')
+    assert not made.calls and made.get_code() == 2
 
 
 def test_what_is_desired_must_be_a_dict(plan, parent):

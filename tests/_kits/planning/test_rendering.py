@@ -171,6 +171,10 @@ def test_what_only_the_other_version_does_is_shown():
     text = render(only_old=[make_item('x', 'create')])
     assert "# Only the other version would do this: 1\n+ configmaps default/x" in text
     assert "Nothing would change." not in text
+    text = render(only_old_calls=[testing.ExternalCall('dns', 'delete', 'k', (), 'things a')])
+    assert ("# Only the other version would call this in external systems: 1\n"
+            "- dns: delete k, for things a" in text)
+    assert "Nothing would change." not in text
 
 
 @pytest.mark.parametrize('is_colored', [True, False])
