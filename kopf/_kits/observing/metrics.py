@@ -250,12 +250,13 @@ def _read_leadership(inspector: inspection.Inspector) -> Iterator[core.Metric]:
 
 
 def _read_brakes(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    excesses = collections.Counter[series.Labels]()
+    for (risk, resource), number in inspector.operator.brakes.excesses.items():
+        excesses[risk.name.lower(), meters.get_controller(resource)] += number
     yield series.make_counter(
         'kopf_brakes_exceeded',
         "How often an operator wanted more than a budget of settings.brakes allows",
-        ('risk', 'kind'), {
-            (risk.name.lower(), meters.get_controller(resource)): number
-            for (risk, resource), number in inspector.operator.brakes.excesses.items()})
+        ('risk', 'kind'), excesses)
 
 
 def _read_shadow(inspector: inspection.Inspector) -> Iterator[core.Metric]:

@@ -3,6 +3,7 @@ What the metrics of an operator tell, under names that the dashboards of control
 """
 import asyncio
 import concurrent.futures
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -481,16 +482,17 @@ def test_lack_of_the_library_is_said_in_a_line_with_what_to_install():
     assert "pip install prometheus_client" in line
 
 
-def test_what_exceeds_the_brakes_is_counted():
+@pytest.mark.parametrize('groups', [['kopf.dev'], ['kopf.dev', 'example.com']])
+def test_what_exceeds_the_brakes_is_counted(groups):
     async def run():
         async with Measured(declare_created) as measured:
             resource = measured.operator.informer.resource
-            for _ in range(25):
+            for group in groups * 25:
                 measured.inspected.brakes.take(
-                    brakes.Risk.DELETION, resource, total=0, parent={'metadata': {}},
-                    owner=resource, now=measured.inspected.clock.now(),
+                    brakes.Risk.DELETION, dataclasses.replace(resource, group=group), total=0,
+                    parent={'metadata': {}}, owner=resource, now=measured.inspected.clock.now(),
                     logger=logging.getLogger(__name__))
             return await measured.scrape()
 
     assert run_virtually(run()).get(
-        'kopf_brakes_exceeded_total', risk='deletion', kind='kopfexample') == 5
+        'kopf_brakes_exceeded_total', risk='deletion', kind='kopfexample') == 5 * len(groups)
