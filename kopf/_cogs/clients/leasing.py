@@ -30,7 +30,6 @@ class LeaseClient:
 
     def __init__(self, client: api.Client, *, namespace: str, deadline: float) -> None:
         """The deadline is the one of the renewals, in seconds."""
-        super().__init__()
         self._client = client
         self._namespace = namespace
         self._timeout = deadline * PATIENCE
@@ -39,7 +38,7 @@ class LeaseClient:
     async def get(self, name: str) -> Mapping[str, Any] | None:
         """Get a Lease; None if it is absent."""
         try:
-            return await self._request('GET', self._get_path(name))
+            return _verify(await self._exchange('GET', self._get_path(name)))
         except errors.APINotFoundError:
             return None
 
@@ -50,17 +49,20 @@ class LeaseClient:
         items = found.get('items') or [] if isinstance(found, dict) else None
         if not isinstance(items, list):
             raise errors.APIServerError("The API has answered with no list of Leases.")
-        for item in items:
-            _verify(item)
-        return items
+        return [_verify(item) for item in items]
 
     async def put(
             self, known: Mapping[str, Any] | None, body: Mapping[str, Any],
     ) -> Mapping[str, Any]:
-        """Replace the known Lease, or create it if there is none."""
+        """
+        Replace the known Lease, or create it if there is none.
+
+        If the body has the resource version of the known one, no write of others is overwritten.
+        """
         if known is None:
-            return await self._request('POST', self._path, body)
-        return await self._request('PUT', self._get_path(body['metadata']['name']), body)
+            return _verify(await self._exchange('POST', self._path, body))
+        path = self._get_path(body['metadata']['name'])
+        return _verify(await self._exchange('PUT', path, body))
 
     async def delete(self, raw: Mapping[str, Any]) -> None:
         """Delete a Lease in this state."""
@@ -85,8 +87,8 @@ class LeaseClient:
                     raise errors.APIServerError(f"These are no events: {e}") from e
                 for type_, raw in events:
                     if type_ in ('ADDED', 'MODIFIED', 'DELETED'):
-                        _verify(raw)
-                        yield None if type_ == 'DELETED' else raw
+                        lease = _verify(raw)
+                        yield None if type_ == 'DELETED' else lease
 
     def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
         """Say what to do about a lack of rights; ``verbs`` are all that are needed."""
@@ -95,16 +97,7 @@ class LeaseClient:
             f"{self._namespace!r}: {{apiGroups: [coordination.k8s.io], resources: [leases], verbs: "
             f"[{verbs}]}}")
 
-    async def _request(
-            self, method: str, path: str, body: Mapping[str, Any] | None = None,
-    ) -> Mapping[str, Any]:
-        raw: Mapping[str, Any] = await self._exchange(method, path, body)
-        _verify(raw)
-        return raw
-
-    async def _exchange(
-            self, method: str, path: str, body: Mapping[str, Any] | None = None,
-    ) -> Any:
+    async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         return await self._client.request(
             method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
             timeout=self._timeout)
@@ -113,9 +106,10 @@ class LeaseClient:
         return f'{self._path}/{urllib.parse.quote(name)}'
 
 
-def _verify(raw: Any) -> None:
+def _verify(raw: Any) -> Mapping[str, Any]:
     """
-    Check the types of what is read from a Lease: a wrong one must not end the operator.
+    Check the types of what is read from a Lease, and return it: a wrong one must not end the
+    operator.
 
     :raises errors.APIServerError: if there is a wrong type.
     """
@@ -124,6 +118,8 @@ def _verify(raw: Any) -> None:
             isinstance(spec.get('holderIdentity') or '', str)
             and all(_is_int32(spec.get(key) or 0) for key in _NUMBERS)):
         raise errors.APIServerError("The API has answered with a Lease of a wrong form.")
+    lease: Mapping[str, Any] = raw
+    return lease
 
 
 def _is_int32(value: object) -> bool:

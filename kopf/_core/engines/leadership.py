@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks, tasks, tenures, timeouts
-from kopf._cogs.clients import api, errors, renewals
+from kopf._cogs.clients import api, errors, leasing, renewals
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
 
@@ -63,10 +63,11 @@ class Candidacy:
 
         ``on_change`` is called when a term of the tenure has begun or ended.
         """
+        deadline = settings.renew_deadline
+        self._client = leasing.LeaseClient(client, namespace=namespace, deadline=deadline)
         self._renewal = renewals.Renewal(
-            client, namespace=namespace, deadline=settings.renew_deadline,
-            tenure=tenure, verbs=VERBS, quiet=(errors.APIConflictError,), logger=logger)
-        self._client = self._renewal.client
+            client=self._client, tenure=tenure, deadline=deadline, verbs=VERBS, logger=logger,
+            quiet=(errors.APIConflictError,))
         self._identity = identity
         self._namespace, self._name = namespace, name
         self._settings = settings

@@ -9,6 +9,7 @@ import pytest
 from kopf import testing
 from kopf._cogs.aiokits.tenures import Tenure
 from kopf._cogs.clients import errors
+from kopf._cogs.clients.leasing import LeaseClient
 from kopf._cogs.clients.renewals import Renewal
 
 
@@ -19,7 +20,8 @@ class Lease:
         self._now = asyncio.get_running_loop().time
         self.tenure = Tenure(self._now)
         self.renewal = Renewal(
-            None, namespace='ns', deadline=10, tenure=self.tenure, verbs='get, update',
+            client=LeaseClient(None, namespace='ns', deadline=10), deadline=10,
+            tenure=self.tenure, verbs='get, update',
             quiet=(errors.APIConflictError,), logger=logging.getLogger('test'))
         self.failures = list(failures)
         self.lasts = lasts

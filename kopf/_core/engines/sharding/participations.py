@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import tasks, timeouts
-from kopf._cogs.clients import api, errors, renewals
+from kopf._cogs.clients import api, errors, leasing, renewals
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.sharding import holdings, rosters, shares
@@ -55,11 +55,11 @@ class Participation:
         ``on_change`` is called when the holdings have changed. ``get_busy`` returns the shards with
         work under way; it is called in this thread.
         """
+        deadline = settings.renew_deadline
+        self._client = leasing.LeaseClient(client, namespace=group.namespace, deadline=deadline)
         self._renewal = renewals.Renewal(
-            client, namespace=group.namespace, deadline=settings.renew_deadline,
-            tenure=own.tenure, verbs=VERBS, logger=logger,
+            client=self._client, tenure=own.tenure, deadline=deadline, verbs=VERBS, logger=logger,
             quiet=(errors.APIConflictError, errors.APINotFoundError))
-        self._client = self._renewal.client
         self._group = group
         self._settings = settings
         self._own = own

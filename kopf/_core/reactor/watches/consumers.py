@@ -43,7 +43,6 @@ class Consumer:
     """The API groups whose resources have to be discovered for the consumer itself."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.woken = asyncio.Event()
         """Set whenever something else is to be watched, or to be listed anew."""
 
