@@ -22,7 +22,6 @@ class Lifeline:
     """The end of the parent. It is held until the end of the process, or until it is closed."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._reading, self._writing = os.pipe()
 
     def start(

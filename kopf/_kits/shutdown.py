@@ -56,7 +56,6 @@ class Shutdown:
     """
 
     def __init__(self, underway: inflight.Calls, settings: configuration.OperatorSettings) -> None:
-        super().__init__()
         self.signalled: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
         self.underway = underway
         self._settings = settings

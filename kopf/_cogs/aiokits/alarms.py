@@ -17,7 +17,6 @@ class Alarm:
     def __init__(
             self, ring: Callable[[float], None], context: contextvars.Context | None = None,
     ) -> None:
-        super().__init__()
         self._ring = ring
         self._context = context
         self._timer: asyncio.Handle | None = None

@@ -14,7 +14,6 @@ class Deadlines:
     """The time limits that share one timer. They belong to the event loop where they are used."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._limits: dict[Limit, float] = {}
         self._alarm = alarms.Alarm(self._check)
 
@@ -53,7 +52,6 @@ class Limit:
     __slots__ = ('_cancelling', '_deadlines', '_timeout', 'task')
 
     def __init__(self, deadlines: Deadlines, timeout: float | None) -> None:
-        super().__init__()
         self._deadlines = deadlines
         self._timeout = timeout
         self.task: asyncio.Task[object] | None = None

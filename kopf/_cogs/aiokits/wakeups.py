@@ -38,7 +38,6 @@ class Wakeups:
     """
 
     def __init__(self, *, batch: int = WAKEUPS_PER_ITERATION) -> None:
-        super().__init__()
         self._batch = batch
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Sleeper]] = []

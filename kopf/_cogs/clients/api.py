@@ -76,7 +76,6 @@ class _Traffic:
     """The requests of a client and of its copies `without_limits`, which share it."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.in_flight = 0
         """How many regular requests there are now."""
         self.count: Count = lambda *_: None

@@ -27,7 +27,6 @@ class Attempt:
     __slots__ = ('_response', 'guard', 'is_kept')
 
     def __init__(self) -> None:
-        super().__init__()
         self.guard: Guard | None = None
         """What guards the connection, if there was one: then, the request may have been sent."""
         self.is_kept = False

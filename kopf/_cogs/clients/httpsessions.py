@@ -79,7 +79,6 @@ class Sessions:
         A ``session`` of the author has a connector of its own: it keeps, repeats, and drops
         requests and connections as aiohttp does.
         """
-        super().__init__()
         self.is_closed = False
         self._origin = origin
         self._server_hostname, self._proxy = server_hostname, proxy
@@ -230,7 +229,6 @@ class Stream:
     """
 
     def __init__(self, response: aiohttp.ClientResponse, attempt: connectors.Attempt) -> None:
-        super().__init__()
         self.head = Response(response.status, response.headers, b'')
         """The response without its body."""
         self._response = response

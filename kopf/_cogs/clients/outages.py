@@ -29,7 +29,6 @@ class Outages:
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._outages: dict[str, _Outage] = {}
 
     def __bool__(self) -> bool:
@@ -59,7 +58,6 @@ class Outages:
 class _Outage:
 
     def __init__(self) -> None:
-        super().__init__()
         self.ended = asyncio.Event()
         self._turns = asyncio.Lock()  # the waiting requests come in turn; cancelled ones leave
         self._bucket = ratelimits.TokenBucket(

@@ -16,7 +16,6 @@ class LineSplitter:
     """
 
     def __init__(self, limit: int = MAX_LINE) -> None:
-        super().__init__()
         self._limit = limit
         self._parts: list[bytes] = []
         self._size = 0

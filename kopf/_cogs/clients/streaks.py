@@ -22,7 +22,6 @@ class Streak:
     def __init__(
             self, what: str, *, settings: configuration.OperatorSettings, logger: api.Logger,
     ) -> None:
-        super().__init__()
         self.failures = 0
         self._what = what
         self._settings = settings

@@ -57,7 +57,6 @@ class Vault:
             *,
             login: LoginFn | None = None,
     ) -> None:
-        super().__init__()
         self.login = login
         self.advice: str | None = None
         self.proven: bool = False

@@ -42,7 +42,6 @@ class Insights:
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.resources: frozenset[references.Resource] | None = None
         self.deleted: frozenset[references.Resource] = frozenset()
         """The resources whose definitions were deleted, and so all of their objects."""

@@ -15,7 +15,6 @@ class TokenBucket:
     __slots__ = ('_burst', '_period', '_time', '_tokens', 'refused')
 
     def __init__(self, *, burst: float, period: float, now: float) -> None:
-        super().__init__()
         self._burst = burst
         self._period = period
         self._tokens = burst
@@ -58,7 +57,6 @@ class KeyedBuckets:
     """
 
     def __init__(self, *, burst: int, period: float, capacity: int = 4096) -> None:
-        super().__init__()
         self.burst = burst
         self.period = period
         self.capacity = capacity

@@ -137,7 +137,6 @@ class Kubeconfig:
     """The merged content of kubeconfig files."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.current_context: str | None = None
         self._items: dict[tuple[str, str], Mapping[str, Any]] = {}
 

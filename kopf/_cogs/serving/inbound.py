@@ -55,7 +55,6 @@ class Listener:
             policy: exchanges.Policy,
             title: str,
     ) -> None:
-        super().__init__()
         self.respond = respond
         self.policy = policy
         self.title = title

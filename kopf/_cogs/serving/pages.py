@@ -41,7 +41,6 @@ class Server:
 
         :raises EndpointError: if there are two pages at one endpoint.
         """
-        super().__init__()
         self._pages: dict[tuple[str | None, int], list[Page]] = {}
         """By the hosts and ports: their pages share the listening sockets."""
         self._watch = watch

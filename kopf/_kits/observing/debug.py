@@ -36,7 +36,6 @@ class Debugger:
     """The page of one operator. Make it in the operator's event loop."""
 
     def __init__(self, inspector: inspection.Inspector) -> None:
-        super().__init__()
         self._settings = inspector.operator.settings
         self._described = inspection.share(
             lambda: describe(inspector), name="description of the operator")

@@ -63,7 +63,6 @@ class Inspector:
     """Looks at the parts of an operator; changes nothing."""
 
     def __init__(self, operator: operating.Operator, shadow: Shadow | None = None) -> None:
-        super().__init__()
         self.operator = operator
         self.shadow = shadow
 

@@ -43,7 +43,6 @@ class API:
     """
 
     def __init__(self, kubeconfig: Mapping[str, Any], sandbox: Sandbox | None = None) -> None:
-        super().__init__()
         self.kubeconfig = kubeconfig
         self.sandbox = sandbox
         self.credentials: credentials.ConnectionInfo = read_credentials(kubeconfig)

@@ -68,7 +68,6 @@ class Client:
     """
 
     def __init__(self, origin: credentials.ConnectionInfo) -> None:
-        super().__init__()
         settings = configuration.OperatorSettings()
         settings.networking.error_backoffs = BACKOFFS
         self.namespace: str = origin.default_namespace or 'default'
@@ -430,7 +429,6 @@ class SyncClient:
     """
 
     def __init__(self, client: Client, run: Run) -> None:
-        super().__init__()
         self._client = client
         self._run = run
 

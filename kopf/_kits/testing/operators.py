@@ -64,7 +64,6 @@ class Operator:
             standalone: bool = True,
             **options: Any,
     ) -> None:
-        super().__init__()
         self.log: list[str] = []
         """All log messages in their order. Messages about objects begin with the object's name."""
         self.settings: configuration.OperatorSettings = (
@@ -239,7 +238,6 @@ class _TaskFactory:
     """Makes tasks, and collects the tasks of each operator."""
 
     def __init__(self, factory: Any) -> None:
-        super().__init__()
         self._factory = factory or (
             lambda loop, coro, **options: asyncio.Task(coro, loop=loop, **options))
 

@@ -42,7 +42,6 @@ class Process:
     """
 
     def __init__(self, name: str, loop: 'ProcessLoop') -> None:
-        super().__init__()
         self.name = name
         self.loop = loop
         self.alive = True

@@ -153,7 +153,6 @@ class Run:
             self, setup: Setup, *, upstream: Upstream | None = None,
             place: redirecting.Place | None = None,
     ) -> None:
-        super().__init__()
         self.story: list[str] = []
         self.writes: list[str] = []
         self.effects: list[str] = []

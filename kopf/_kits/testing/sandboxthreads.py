@@ -30,7 +30,6 @@ class SandboxThread:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sandbox: Sandbox) -> None:
-        super().__init__()
         self.sandbox = sandbox
         """The sandbox. Call its async methods by `run`, in the event loop of the thread."""
         self._loop = loop

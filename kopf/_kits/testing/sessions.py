@@ -34,7 +34,6 @@ class Session:
     """
 
     def __init__(self, choice: str | None = None) -> None:
-        super().__init__()
         self._choice = choice
         self._stack = contextlib.AsyncExitStack()
 
@@ -109,7 +108,6 @@ class SyncOperator:
     """An operator of a sync test: `kopf.testing.Operator` with sync methods."""
 
     def __init__(self, operator: operators.Operator, run: clients.Run) -> None:
-        super().__init__()
         self._operator = operator
         self._run = run
 
@@ -165,7 +163,6 @@ class Time:
     """The time of a sync test, in seconds since the start of the session."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__()
         self._session = session
         self._began = session.loop.time()
 

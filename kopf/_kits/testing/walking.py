@@ -187,7 +187,6 @@ class _Walker:
     def __init__(
             self, setup: runs.Setup, resource: str, *, kept: float, expected: Collection[str],
     ) -> None:
-        super().__init__()
         self._setup = setup
         self._resource = resource
         self._kept = kept

@@ -30,7 +30,6 @@ class Confinement:
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.user: str = f'operator-{secrets.token_hex(4)}'
         self.rights: Collection[Right] = ()
         self.refused: list[str] = []

@@ -36,7 +36,6 @@ class Reviews:
     """Answers requests with the review function of Kopf."""
 
     def __init__(self, fn: reviews.WebhookFn, *, root: str) -> None:
-        super().__init__()
         self._fn = fn
         self._prefix = f'{root}/'
 
