@@ -5,22 +5,30 @@ The versions are a tree: each conversion joins two neighbours, so there is one w
 """
 import copy
 import functools
+import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from kopf._cogs.configs import capacity
+from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies, dicts
 from kopf._core.intents import callbacks
 from kopf._kits.conversion import lossless, moves
 from kopf._kits.conversion.moves import ConversionError, Object
-from kopf._kits.sandbox import schemas
+from kopf._kits.sandbox import schemas, statuses
 from kopf._kits.typed.vocabulary import DeclarationError
+
+logger = logging.getLogger(__name__)
 
 Function = Callable[[Object], Object | None]
 """Converts an object, which is its own copy: in place, or by returning another one."""
 
 ANNOTATION = 'kopf.dev/only-in-'
 """The annotation of what only that version can express, in objects of other versions."""
+
+WARNING_PERIOD = 60.0
+"""How often (seconds) a warning of a definition is logged: each LIST converts all objects again."""
 
 _OWN = frozenset({'apiVersion', 'kind', 'metadata'})
 
@@ -51,6 +59,7 @@ class Converter(bodies.Converter):
         self.group = name.partition('.')[2]
         self._load = load_schemas
         self._steps: dict[str, dict[str, Step]] = {}
+        self._warnings = ratelimits.KeyedBuckets(burst=1, period=WARNING_PERIOD)
 
     @property
     def versions(self) -> frozenset[str]:
@@ -131,7 +140,7 @@ class Converter(bodies.Converter):
                 if step.lossless:
                     made = self._keep(former, made, source, neighbour)
                 source = neighbour
-        except RecursionError:
+        except (RecursionError, statuses.BadRequest):
             raise ConversionError("it is nested too deeply") from None
         return made
 
@@ -215,11 +224,7 @@ class Converter(bodies.Converter):
         annotations = dict(meta.get('annotations') or {})
         kept = annotations.pop(ANNOTATION + version, None)
         if kept is not None:
-            try:
-                leaves = lossless.load(kept)
-            except ValueError as e:
-                raise ConversionError(f"the annotation {ANNOTATION + version}: {e}") from e
-            made = {**_get_identity(made), **lossless.restore(_get_content(made), leaves)}
+            made = self._restore(made, kept, version)
         annotations.pop(ANNOTATION + source, None)
         leaves = self._find_lost(obj, made, self._find_way(version, source))
         if leaves:
@@ -232,6 +237,26 @@ class Converter(bodies.Converter):
             meta = {key: value for key, value in meta.items() if key != 'annotations'}
             made['metadata'] = {**meta, 'annotations': annotations} if annotations else meta
         return made
+
+    def _restore(self, made: Object, kept: str, version: str) -> Object:
+        """Restore what is kept. Anybody can write the annotation, so it must break nothing."""
+        try:
+            leaves = lossless.load(kept)
+            restored = self._prune({
+                **_get_identity(made),
+                **_get_content(lossless.restore(_get_content(made), leaves))})
+            schema = self._find_schema(made)
+            if schema is not None and (found := schemas.find_mistyped(schema, restored, made)):
+                raise ValueError(f"{found[0]!r:.200} has a wrong type")
+        except (ValueError, RecursionError, statuses.BadRequest) as e:
+            skipped = self._warnings.take(version, time.monotonic())
+            if skipped is not None:
+                name = '/'.join(str(made['metadata'].get(key)) for key in ('namespace', 'name'))
+                logger.warning(
+                    f"The annotation {ANNOTATION + version} of {self.name} {name!r:.400} is "
+                    f"ignored: {str(e) or repr(e)} ({skipped} more since the last warning.)")
+            return made
+        return restored
 
     def _find_lost(
             self, obj: Mapping[str, Any], made: Object, back: Iterable[tuple[str, Step]],

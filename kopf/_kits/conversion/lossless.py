@@ -134,8 +134,10 @@ def load(text: str) -> list[Leaf]:
     :raises ValueError: if it is damaged.
     """
     try:
+        found = json.loads(text, parse_int=_parse_int)
+        _encode(found)
         leaves = [Leaf(tuple(each['path']), each.get('value', _ABSENT), each.get('left'))
-                  for each in json.loads(text)]
+                  for each in found]
         if any(not leaf.path or not all(isinstance(key, str | dict) for key in leaf.path)
                for leaf in leaves):
             raise ValueError("a path is none")
@@ -144,9 +146,13 @@ def load(text: str) -> list[Leaf]:
     return leaves
 
 
+def _parse_int(digits: str) -> float:
+    return int(digits) if len(digits) < 20 else float(digits)  # as API servers do
+
+
 def _digest(value: Any) -> str:
     return hashlib.sha256(_encode(value).encode()).hexdigest()[:16]
 
 
 def _encode(value: Any) -> str:
-    return json.dumps(value, separators=(',', ':'), sort_keys=True)
+    return json.dumps(value, separators=(',', ':'), sort_keys=True, allow_nan=False)

@@ -109,11 +109,27 @@ def test_too_much_for_the_annotations_is_an_error_that_says_so(converter):
         converter.convert(original, 'v1alpha1')
 
 
-@pytest.mark.parametrize('damage', ['', '{', '[]{', '{"a": 1}', '[1]', '[{"path": []}]'])
-def test_a_damaged_note_is_an_error_that_names_the_annotation(converter, damage):
-    old = make({'sizeGB': 1}, 'v1alpha1', annotations={LOST: damage})
-    with pytest.raises(ValueError, match=f"annotation {LOST}"):
-        converter.convert(old, 'v1')
+@pytest.mark.parametrize('damage', [
+    '', '{', '[]{', '{"a": 1}', '[1]', '[{"path": []}]', '[' * 9999,
+    *(f'[{{"path": ["spec", "mode"], "value": {value}}}]' for value in [
+        '{"evil": 1}', 'NaN', '1e999', '9' * 400, '9' * 5000, '[' * 900 + ']' * 900])])
+def test_a_damaged_note_is_as_none_with_one_warning_that_names_the_object(
+        converter, caplog, damage):
+    old = make({'sizeGB': 1}, 'v1alpha1', annotations={LOST: damage}, namespace='ns')
+    plain = make({'sizeGB': 1}, 'v1alpha1', namespace='ns')
+    for _ in range(3):
+        assert converter.convert(old, 'v1') == converter.convert(plain, 'v1')
+    assert len(caplog.records) == 1
+    assert caplog.messages[0].startswith(
+        f"The annotation {LOST} of {pairs.NAME} 'ns/one' is ignored: ")
+    assert len(caplog.messages[0]) < 600
+
+
+def test_a_note_changes_neither_the_identity_nor_unknown_fields(converter):
+    note = json.dumps([{'path': path, 'value': 'x'} for path in [
+        ['kind'], ['apiVersion'], ['metadata'], ['what'], ['spec', 'what'], ['spec', 'mode']]])
+    old = make({'sizeGB': 1}, 'v1alpha1', annotations={LOST: note})
+    assert converter.convert(old, 'v1') == make({'storage': '1Gi', 'mode': 'x'})
 
 
 def test_without_keeping_what_is_lost_is_lost(registry):

@@ -16,9 +16,9 @@ from kopf._kits.sandbox.schemas.definitions import define, schema_of, typed_sche
 from kopf._kits.sandbox.schemas.depths import verify_depth
 from kopf._kits.sandbox.schemas.nodes import Schema
 from kopf._kits.sandbox.schemas.pruning import prune
-from kopf._kits.sandbox.schemas.validating import validate
+from kopf._kits.sandbox.schemas.validating import find_mistyped, validate
 
 __all__ = [
     'Schema', 'Undecodable', 'decode', 'decode_embedded', 'decode_metadata', 'default', 'define',
-    'prune', 'schema_of', 'typed_schema_of', 'validate', 'verify_depth',
+    'find_mistyped', 'prune', 'schema_of', 'typed_schema_of', 'validate', 'verify_depth',
 ]

@@ -40,6 +40,14 @@ def validate(
     return found
 
 
+@guarded
+def find_mistyped(schema: nodes.Schema, obj: Any, old: Any) -> list[str]:
+    """Find the fields that differ from the old ones and have other types than the schema says."""
+    findings = Findings()
+    _check_of(schema)(obj, None, old, findings)
+    return [cause.field for cause in findings.by_schema if cause.type == 'FieldValueTypeInvalid']
+
+
 def _is_duplicate(cause: statuses.Cause) -> bool:
     return cause.type == 'FieldValueDuplicate'
 
