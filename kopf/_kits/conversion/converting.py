@@ -5,6 +5,7 @@ The versions are a tree: each conversion joins two neighbours, so there is one w
 """
 import copy
 import functools
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -168,7 +169,7 @@ class Converter(bodies.Converter):
 
     def _go(self, obj: Mapping[str, Any], way: Iterable[tuple[str, Step]]) -> Object:
         """Convert step by step; of the metadata, only labels and annotations can change."""
-        meta = obj.get('metadata')
+        meta = _check_metadata(obj.get('metadata'))
         # Server-side apply leaves nulls of the fields of which nothing is left, e.g. of the spec.
         content = copy.deepcopy({
             key: value for key, value in dicts.without(obj, ('metadata', 'managedFields')).items()
@@ -176,8 +177,9 @@ class Converter(bodies.Converter):
         for version, step in way:
             content = self._step(content, step)
             content['apiVersion'] = f'{self.group}/{version}'
+        made = _check_metadata(content.get('metadata')) or {}
         if meta is not None:
-            content['metadata'] = _merge_metadata(meta, content.get('metadata') or {})
+            content['metadata'] = _merge_metadata(meta, made)
         return {**{key: None for key, value in obj.items() if value is None}, **content}
 
     def _step(self, content: Object, step: Step) -> Object:
@@ -192,6 +194,7 @@ class Converter(bodies.Converter):
                 content = {**_get_identity(content), **returned}
         if not step.up:
             moves.apply(step.moves, content, up=False)
+        _check_json(content, '')
         return content
 
     def _prune(self, obj: Mapping[str, Any]) -> Object:
@@ -284,3 +287,26 @@ def _merge_metadata(meta: Mapping[str, Any], made: Mapping[str, Any]) -> Object:
     """Take the labels and annotations of what is made, and all the rest as it was."""
     merged = {key: value for key, value in meta.items() if key not in ('labels', 'annotations')}
     return {**merged, **{key: made[key] for key in ('labels', 'annotations') if made.get(key)}}
+
+
+def _check_metadata(meta: Any) -> Mapping[str, Any] | None:
+    """:raises ConversionError: if these are not metadata as API servers accept them."""
+    if not isinstance(meta, Mapping | None):
+        raise ConversionError(f"metadata is {type(meta).__name__}, not a dict")
+    for key in ('labels', 'annotations'):
+        found = (meta or {}).get(key)
+        if not isinstance(found, Mapping | None) or not all(
+                isinstance(text, str) for text in (found or {}).values()):
+            raise ConversionError(f"metadata.{key} is not a dict of strings")
+    return meta
+
+
+def _check_json(value: Any, field: str) -> None:
+    """:raises ConversionError: if the value is not one of JSON; it names the innermost field."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as e:
+        if isinstance(value, dict):
+            for key, item in value.items():
+                _check_json(item, f'{field}.{key}')
+        raise ConversionError(f"{field[1:] or 'it'} is no JSON: {e}") from e

@@ -3,6 +3,7 @@ Conversion: objects there and back between versions, whole ones and parts of the
 """
 import copy
 import dataclasses
+import datetime
 import json
 import random
 import re
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import pytest
 
 import kopf
+from kopf._cogs.structs import dicts
 from kopf._kits.typed import kinds
 from tests._kits.conversion import pairs
 from tests._kits.conversion.pairs import make
@@ -327,6 +329,38 @@ def test_functions_return_objects_or_nothing(registry, returned):
     obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'spec': {}}
     with pytest.raises(ValueError, match=rf"fn has returned {type(returned).__name__}, not a dict"):
         registry._converters['things.example.com'].convert(obj, 'v2')
+
+
+CIRCLE = {}
+CIRCLE['circle'] = CIRCLE
+
+
+@pytest.mark.parametrize(('change', 'error'), [
+    ({'spec': {'x': {'y': {1}}}}, r"spec\.x\.y is no JSON: .* set"),
+    ({'spec': {'x': [b'x']}}, r"spec\.x is no JSON: .* bytes"),
+    ({'spec': {'x': datetime.date(2020, 1, 1)}}, r"spec\.x is no JSON: .* date"),
+    ({'spec': {'x': float('nan')}}, r"spec\.x is no JSON: Out of range"),
+    ({'spec': {('x',): 1}}, r"spec is no JSON: keys must be str"),
+    ({'spec': CIRCLE}, r"nested too deeply"),
+    ({'metadata': 'abc'}, r"metadata is str, not a dict"),
+    ({'metadata': {'labels': 'abc'}}, r"metadata\.labels is not a dict of strings"),
+    ({'metadata': {'annotations': {'a': None}}}, r"metadata\.annotations is not a dict of strings"),
+])
+@pytest.mark.parametrize('lossless', [True, False])
+def test_functions_return_what_api_servers_accept(registry, lossless, change, error):
+    for old, new in [('v1', 'v2'), ('v2', 'v1')]:
+        kopf.on.convert('things.example.com', old, new, lossless=lossless, registry=registry)(
+            lambda obj: obj.update(change))
+    obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {'name': 'a'}}
+    for whole in (obj, dicts.without(obj, ['metadata'])):
+        with pytest.raises(ValueError, match=error):
+            registry._converters['things.example.com'].convert(whole, 'v2')
+
+
+@pytest.mark.parametrize('meta', ['x', ['x'], {'annotations': 5}, {'annotations': {LOST: 5}}])
+def test_objects_with_other_metadata_are_not_converted(converter, meta):
+    with pytest.raises(ValueError, match=r"^metadata"):
+        converter.convert({**make({}), 'metadata': meta}, 'v1alpha1')
 
 
 @pytest.mark.parametrize('path', ['spec.a', '.', '.spec.', '.metadata.name', '.kind', ''])
