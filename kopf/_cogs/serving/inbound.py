@@ -192,14 +192,17 @@ class Listener:
     def release(self, size: int) -> None:
         self._memory -= size
 
-    def warn(self, key: str, text: str, *, level: int | None = None) -> None:
+    def warn(
+            self, key: str, text: str, *, level: int | None = None, exc_info: bool = False,
+    ) -> None:
         """Log it at the level, or, if there are too many with the same key, as a debug message."""
         skipped = self._warnings.take(key, asyncio.get_running_loop().time())
         if skipped is None:
-            logger.debug(text)
+            logger.debug(text, exc_info=exc_info)
         else:
             logger.log(level or self.policy.level, (
-                f"{text} ({skipped} more since the last warning.)" if skipped else text))
+                f"{text} ({skipped} more since the last warning.)" if skipped else text),
+                exc_info=exc_info)
 
 
 class Connection(web.RequestHandler):
@@ -323,7 +326,10 @@ class Connection(web.RequestHandler):
         except exchanges.Refusal as e:
             response = self._describe(e)
         except Exception as e:
-            logger.exception(f"A request to the {self._listener.title} has failed: {e!r}")
+            self._listener.warn(
+                'known failures' if self.served else 'failures',
+                f"A request to the {self._listener.title} has failed: {e!r}",
+                level=logging.ERROR, exc_info=True)
             response = exchanges.Response(500, b'Internal error.', exchanges.TEXT)
         else:
             self.served = True

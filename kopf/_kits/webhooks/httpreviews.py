@@ -5,7 +5,7 @@ import base64
 import gc
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
@@ -46,9 +46,11 @@ class Reviews:
         except (ValueError, RecursionError) as e:
             kind = 'too deeply nested' if isinstance(e, RecursionError) else 'not valid'
             raise exchanges.Refusal(400, f"The JSON is {kind}.") from None
+        if not isinstance(payload, dict):
+            raise exchanges.Refusal(400, "The JSON is no review.")
         try:
             response = await self._fn(
-                payload,
+                cast(reviews.Request, payload),
                 webhook=request.path[len(self._prefix):],
                 headers=join_fields(request.fields),
                 sslpeer=request.sslpeer,

@@ -102,6 +102,19 @@ async def test_bugs_are_logged_and_answered(caplog):
 
 
 @pytest.mark.looptime
+async def test_bugs_fill_the_log_once_a_minute(caplog):
+    async def fail(request):
+        raise ZeroDivisionError(await request.read())
+
+    connection, wire, _ = connect(POLICY, respond=fail)
+    for _ in range(3):
+        await feed(connection, GOOD)
+    await wait_until_closed(wire)
+    assert get_statuses(wire) == [500] * 3
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+@pytest.mark.looptime
 async def test_clients_that_are_gone_at_the_last_word_are_not_worth_a_line_of_the_log(caplog):
     class Gone(Wire):
         def can_write_eof(self):

@@ -8,12 +8,12 @@ from kopf._kits.webhooks.httpreviews import Reviews, join_fields
 JSON = ('Content-Type', 'application/json')
 
 
-def check(*fields, method='POST', length=5):
+def check(*fields, method='POST', length=5, body=b'{}'):
     async def fn(*_, **__):
         return {}
 
     def read():
-        return asyncio.sleep(0, b'{}')
+        return asyncio.sleep(0, body)
 
     asyncio.run(Reviews(fn, root='')(Request(method, '/', fields, length, read=read)))
 
@@ -51,3 +51,10 @@ def test_what_is_no_review_or_of_a_web_page_is_refused(fields, options, status):
     with pytest.raises(Refusal) as info:
         check(*fields, **options)
     assert info.value.status == status
+
+
+@pytest.mark.parametrize('body', [b'[]', b'1', b'null', b'"text"', b'NaN'])
+def test_other_json_than_objects_is_refused(body):
+    with pytest.raises(Refusal) as info:
+        check(JSON, body=body)
+    assert info.value.status == 400

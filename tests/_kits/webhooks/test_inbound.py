@@ -114,6 +114,7 @@ HOSTILE = [
     pytest.param(build_request(b'5\r\nabc', length=..., headers=[
         'Transfer-Encoding: chunked', 'Content-Length: 3']), 400, id='smuggling'),
     pytest.param(build_request(b'nonsense'), 400, id='no json'),
+    pytest.param(build_request(b'[]'), 400, id='no object'),
     pytest.param(build_request(b'\xff\xfe\xfd'), 400, id='no text'),
     pytest.param(build_request(b'{"a": NaN}'), 400, id='nan'),
     pytest.param(build_request(b'[' * 1_000_000), 400, id='deep and open'),
