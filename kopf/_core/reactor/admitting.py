@@ -192,7 +192,7 @@ class Admission:
 
     async def _review(self, request: reviews.Request, **kwargs: Any) -> reviews.Response:
         if request.get('kind') == conversions.KIND:
-            return conversions.convert(
+            return await conversions.convert(
                 request, self._registry._converters.values(), path=kwargs.get('webhook'))
         self._env.client.enter_term()
         return await self._reviewer(request, **kwargs)

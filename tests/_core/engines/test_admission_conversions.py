@@ -1,6 +1,8 @@
 """
 The protocol of conversions: the requests of API servers, and the responses.
 """
+import asyncio
+
 import pytest
 
 from kopf._core.engines.admission import conversions, questions
@@ -29,7 +31,7 @@ def make_object(name='a', version='v1', **fields):
 
 
 def convert(review, *converters, path=''):
-    return conversions.convert(review, converters or [Renaming()], path=path)
+    return asyncio.run(conversions.convert(review, converters or [Renaming()], path=path))
 
 
 @pytest.mark.parametrize('path', ['', None, 'convert', 'convert/things.example.com'])
@@ -49,6 +51,15 @@ def test_one_failure_fails_all_and_names_the_object():
         'status': 'Failure',
         'message': "things.example.com 'b' cannot be converted from example.com/v1 to "
                    "example.com/v2: it is bad"}
+
+
+async def test_many_objects_do_not_block_the_event_loop():
+    seen, review = [], make(*map(make_object, 'abc'))
+    task = asyncio.create_task(conversions.convert(review, [Renaming()], path=''))
+    while not task.done():
+        seen.append(None)
+        await asyncio.sleep(0)
+    assert len(seen) > 3
 
 
 def test_no_objects_are_converted_to_none():

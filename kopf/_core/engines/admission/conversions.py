@@ -5,6 +5,7 @@ The protocol is that of "Webhook conversion" in the documentation of Kubernetes:
 number of the objects stay as they are, and so do their metadata apart from labels and annotations.
 If one object fails, all do.
 """
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ PATH = 'convert'
 """The beginning of the paths of conversions, before the name of the definition."""
 
 
-def convert(
+async def convert(
         review: Mapping[str, Any], converters: Iterable[bodies.Converter], *, path: str | None,
 ) -> reviews.Response:
     """
@@ -42,21 +43,17 @@ def convert(
         raise questions.UnknownResourceError(
             f"There are no conversions for this path: {path}, of objects of {group}.")
     response: dict[str, Any]
+    converted = []
     try:
-        converted = [_convert(found[0], obj, version) for obj in objects]
+        for obj in objects:
+            converted.append(found[0].convert(obj, version))
+            await asyncio.sleep(0)  # a review can have so many objects that they take seconds
         response = {'convertedObjects': converted, 'result': {'status': 'Success'}}
-    except ValueError as e:
-        response = {'convertedObjects': [], 'result': {'status': 'Failure', 'message': str(e)}}
-    return cast(reviews.Response, {
-        'apiVersion': API_VERSION, 'kind': KIND, 'response': {'uid': uid, **response}})
-
-
-def _convert(converter: bodies.Converter, obj: Mapping[str, Any], version: str) -> dict[str, Any]:
-    try:
-        return converter.convert(obj, version)
     except ValueError as e:
         meta = obj.get('metadata')
         name = meta.get('name') if isinstance(meta, Mapping) else None
-        raise ValueError(
-            f"{converter.name} {name!r} cannot be converted from {obj.get('apiVersion')} to "
-            f"{converter.group}/{version}: {e}") from e
+        response = {'convertedObjects': [], 'result': {'status': 'Failure', 'message': (
+            f"{found[0].name} {name!r} cannot be converted from {obj.get('apiVersion')} to "
+            f"{group}/{version}: {e}")}}
+    return cast(reviews.Response, {
+        'apiVersion': API_VERSION, 'kind': KIND, 'response': {'uid': uid, **response}})
