@@ -127,6 +127,8 @@ class Replica:
     placed_at: datetime.datetime | None = None
     changed_at: datetime.datetime | None = None
     """When it has seen that others have changed the served certificate."""
+    is_guest: bool = False
+    """Whether others keep the Secret, as far as it has seen last."""
 
 
 def is_late(store: Store, *, now: datetime.datetime, times: Times) -> bool:
@@ -150,7 +152,7 @@ def decide(
     Steps that write to the Secret presume that it has not changed since.
     """
     if store is None:
-        return Step(Do.CREATE)
+        return Step(Do.WAIT if me.is_guest else Do.CREATE)  # others issue it again
     current = store.current
     if store.is_foreign:
         if current is None or me.serves == current.id:

@@ -235,6 +235,8 @@ class Keeper(watching.Sink):
     def _note(self, store: generations.Store | None, now: datetime.datetime) -> None:
         """Note what is new: what the Secret has, and what the operator has written elsewhere."""
         site, me, known, times = self._site, self._me, self._store, self._times
+        if store is not None:
+            me.is_guest = store.is_foreign
         if store is not None and store.is_foreign:
             self._foreign = list(dict.fromkeys([*self._foreign, *store.authorities]))[-2:]
             if known is None or known.current != store.current:

@@ -145,6 +145,11 @@ def test_secrets_of_others_are_only_read_and_their_changes_settle_first(current,
     assert decide(store(current, is_foreign=True), me, now=NOW, times=TIMES) == step
 
 
+def test_a_deleted_secret_of_others_is_made_by_them():
+    assert decide(None, replica(is_guest=True), now=NOW, times=TIMES) == Step(Do.WAIT)
+    assert decide(None, replica(), now=NOW, times=TIMES) == Step(Do.CREATE)
+
+
 @functools.cache
 def build(life=90 * DAY, now=NOW, n=0):
     return Generation(*certificates.build_certificate(NAMES, validity=life, now=now))

@@ -301,6 +301,23 @@ async def test_secrets_of_others_are_served_and_never_written(registry):
 
 
 @testing.virtual_time
+async def test_a_deleted_secret_of_others_is_left_to_them(registry):
+    one, two = build(), build()
+    secret = {'type': 'kubernetes.io/tls', 'data': encode(one, **{'ca.crt': one[0]})}
+    async with run(registry, make_settings(), secret=secret) as (api, _):
+        await wait_served(api)
+        await api.client.delete('secrets', SECRET)
+        await asyncio.sleep(120)
+        assert await is_refused(api)
+        await api.client.create('secrets', {  # which fails if there is one
+            'metadata': {'name': SECRET}, 'type': 'kubernetes.io/tls',
+            'data': encode(two, **{'ca.crt': two[0]})})
+        await asyncio.sleep(120)
+        assert two[0] in await get_bundle(api)
+        assert await is_refused(api)
+
+
+@testing.virtual_time
 async def test_a_replica_that_exits_removes_its_report(registry):
     async with run(registry, make_settings()) as (api, operator):
         await wait_served(api)
