@@ -210,8 +210,10 @@ class WebhookServer(WebhookContextManager):
             for path in (self.certfile, self.pkeyfile):
                 if path is not None:
                     os.stat(path)  # its error names the file, unlike that of the context
-            context.load_cert_chain(
-                self.certfile, self.pkeyfile, self.password or credentials.refuse_encryption)
+            # First into another one: a half-renewed pair must not break the context that is served.
+            for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
+                each.load_cert_chain(
+                    self.certfile, self.pkeyfile, self.password or credentials.refuse_encryption)
         verifying = self.verify_cafile or self.verify_capath or self.verify_cadata
         if verifying:
             context.load_verify_locations(

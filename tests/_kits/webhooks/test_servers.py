@@ -272,17 +272,21 @@ async def test_clients_without_certificates_are_not_let_in_if_these_are_required
     assert len(fn) == 1
 
 
-async def test_changed_files_are_loaded_without_an_interruption(serve, fn, tmp_path, caplog):
+@pytest.mark.parametrize('own', [False, True])
+async def test_changed_files_are_loaded_without_an_interruption(
+        serve, fn, tmp_path, caplog, own):
     caplog.set_level(logging.INFO)
     certfile, pkeyfile = write_pair(tmp_path, '127.0.0.1')
     config = await serve(kopf.WebhookServer(
         addr='127.0.0.1', port=0, certfile=certfile, pkeyfile=pkeyfile, cafile=certfile,
-        file_check_interval=0.02))
+        file_check_interval=0.02,
+        context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if own else None))
     async with Client(get_port(config), context=make_context(config)) as early:
         assert (await early.ask(build_request()))[0] == 200
         following = asyncio.create_task(anext(serve.iterator))
         await asyncio.sleep(0.1)
         assert not following.done()
+        write_pair(tmp_path, '127.0.0.1')
         pkeyfile.write_bytes(b'half of a file')
         await asyncio.sleep(0.1)
         assert "cannot be used" in caplog.text
