@@ -49,22 +49,21 @@ class WebhookNgrokTunnel(servers.WebhookContextManager):
             'ngrok_path': None if self.binary is None else str(self.binary),
             'auth_token': self.token, 'region': self.region}
         config = pyngrok_config(**{key: val for key, val in options.items() if val is not None})
-        tunnel: Any = None
         try:
             listener.listen(None)
-            tunnel = await asyncio.to_thread(
-                ngrok.connect, str(listener.port), pyngrok_config=config, bind_tls=True)
-            url = f'{tunnel.public_url}{root}'
-            logger.info(f"Listening for webhooks at {tunnel.public_url}")  # the path is a secret
-            yield {'url': url}
-            await asyncio.Event().wait()
-        finally:
+            connecting = asyncio.create_task(asyncio.to_thread(
+                ngrok.connect, str(listener.port), pyngrok_config=config, bind_tls=True))
             try:
-                if tunnel is not None:
-                    await asyncio.to_thread(
-                        ngrok.disconnect, tunnel.public_url, pyngrok_config=config)
+                tunnel = await asyncio.shield(connecting)
+                url = f'{tunnel.public_url}{root}'
+                logger.info(f"Listening for webhooks at {tunnel.public_url}")  # no secret path
+                yield {'url': url}
+                await asyncio.Event().wait()
             finally:
-                await listener.close()
+                tunnel = await connecting  # a thread cannot be cancelled
+                await asyncio.to_thread(ngrok.disconnect, tunnel.public_url, pyngrok_config=config)
+        finally:
+            await listener.close()
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

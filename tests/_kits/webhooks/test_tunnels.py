@@ -1,7 +1,9 @@
 """
 Tunnels with a library that only pretends: the real one needs an account and the Internet.
 """
+import asyncio
 import sys
+import threading
 import types
 
 import pytest
@@ -38,6 +40,27 @@ async def test_the_tunnel_leads_to_a_local_server(pyngrok, fn):
     assert [call[0] for call in pyngrok] == ['connect', 'disconnect']
     with pytest.raises(OSError):
         await ask(int(port), build_request())
+
+
+async def test_a_tunnel_that_is_cancelled_while_it_connects_is_disconnected(
+        pyngrok, fn, monkeypatch):
+    begun, going = threading.Event(), threading.Event()
+    connect = sys.modules['pyngrok.ngrok'].connect
+
+    def connect_slowly(*args, **kwargs):
+        begun.set()
+        going.wait(10)
+        return connect(*args, **kwargs)
+
+    monkeypatch.setattr(sys.modules['pyngrok.ngrok'], 'connect', connect_slowly)
+    task = asyncio.create_task(anext(kopf.WebhookNgrokTunnel()(fn)))
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    await asyncio.sleep(0)
+    going.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [call[0] for call in pyngrok] == ['connect', 'disconnect']
 
 
 async def test_the_secret_path_is_not_logged(pyngrok, fn, caplog):
