@@ -41,14 +41,15 @@ class Risk(enum.Enum):
 @dataclasses.dataclass(slots=True)
 class _Tally:
     """What was taken from a budget, by monotonic times."""
-    taken: collections.deque[float] = dataclasses.field(default_factory=collections.deque)
+    taken: dict[str, float] = dataclasses.field(default_factory=collections.OrderedDict)
+    """When it was taken for which object: once, as further attempts are the same step."""
     exceeded: float = float('-inf')
     """When more was asked for than there was, the last time."""
     excesses: int = 0
 
     def expire(self, now: float) -> None:
-        while self.taken and self.taken[0] <= now - PERIOD:
-            self.taken.popleft()
+        while self.taken and self.taken[first := next(iter(self.taken))] <= now - PERIOD:
+            del self.taken[first]
 
     def exceed(self, now: float) -> bool:
         """Note that more is asked for than there is; return whether that is news."""
@@ -72,22 +73,23 @@ class Brakes:
         self._tallies = collections.defaultdict[tuple[Risk, references.Resource], _Tally](_Tally)
 
     def take(
-            self, risk: Risk, resource: references.Resource, *,
+            self, risk: Risk, resource: references.Resource, uid: str, *,
             total: float, parent: bodies.RawBody, owner: references.Resource, now: clocks.Moment,
             logger: Any,
     ) -> str | None:
         """
         Take one from the budget, or say why it is refused.
 
-        ``total`` is how many objects of the resource this replica has. ``parent`` is the object,
-        of the resource ``owner``, for which this is done; its ``logger`` gets what is news.
+        ``uid`` is of the object that it is for, and ``total`` is how many objects of the resource
+        this replica has. ``parent`` is the object, of the resource ``owner``, for which this is
+        done; its ``logger`` gets what is news.
         """
         tally = self._tallies[risk, resource]
         tally.expire(now.mono)
         if risk is Risk.DELETION:
             total += len(tally.taken)
         budget = self._get_budget(risk, total)
-        if budget is None:
+        if budget is None or uid in tally.taken:
             return None
         is_stopping = self._settings.stop and not self._settings.released
         is_stopped = is_stopping and tally.exceeded > now.mono - MEMORY
@@ -104,7 +106,7 @@ class Brakes:
                     logger.warning(f"Found: {text}.")
             if is_stopping:
                 return f"{text}. {advice}"
-        tally.taken.append(now.mono)
+        tally.taken[uid] = now.mono
         return None
 
     @property

@@ -396,8 +396,9 @@ class Handling:
         if isinstance(step, decisions.RemoveFinalizer):
             now, item = self.env.clock.now(), self.item
             problem = self.env.brakes.take(
-                brakes.Risk.RELEASE, item.resource, total=len(item.source), parent=self.saver.raw,
-                owner=item.resource, now=now, logger=self.logger)
+                brakes.Risk.RELEASE, item.resource, bodies.get_uid(self.saver.raw),
+                total=len(item.source), parent=self.saver.raw, owner=item.resource, now=now,
+                logger=self.logger)
             if problem is not None:
                 self.rest(decisions.Hold(problem, until=now.mono + brakes.PERIOD))
                 return None

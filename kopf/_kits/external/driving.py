@@ -388,8 +388,9 @@ class Journey:
         run, context = self.run, self.run.context
         resource = run.cause.resource
         problem = None if run.is_edited else context.brakes.take(
-            brakes.Risk.REPLACEMENT, resource, total=len(self.driver.members), parent=raw,
-            owner=resource, now=self.clock.now(), logger=self._get_posting_logger())
+            brakes.Risk.REPLACEMENT, resource, bodies.get_uid(raw), parent=raw, owner=resource,
+            total=len(self.driver.members), now=self.clock.now(),
+            logger=self._get_posting_logger())
         if problem is not None:
             raise self._fail(progression.Outcome(final=False, message=problem))
 

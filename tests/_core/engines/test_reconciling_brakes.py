@@ -56,7 +56,7 @@ class World:
     async def __aenter__(self):
         self._api = kopf.testing.open_api('sandbox')
         api = await self._api.__aenter__()
-        self.client, self.operator = api.client, api.operator
+        self.client, self.operator, self.faults = api.client, api.operator, api.sandbox.faults
         await self.client.load(DOCS.parent / 'examples' / 'crd.yaml')
         for number in range(self._number):
             await self.client.create(EXAMPLES, f'obj{number}', spec=self._spec)
@@ -138,6 +138,22 @@ async def test_the_budget_counts_anew_when_nothing_was_refused_for_a_while(regis
             await world.client.patch(EXAMPLES, f'obj{number}', {'metadata': {'labels': {'a': 'b'}}})
         await asyncio.sleep(500)
         assert await world.count() == 10
+
+
+@kopf.testing.virtual_time
+async def test_repeated_attempts_to_delete_are_counted_once(registry, wish):
+    world, settings = World(5), make_settings(stop=True, deletions=5)
+    async with world, world.operator(registry=registry, settings=settings) as operator:
+        await asyncio.sleep(50)
+        refusals = world.faults.add(kopf.testing.Fault(
+            action='refuse', verb='delete', resource='configmaps', status=403))
+        wish.children = False
+        await asyncio.sleep(300)
+        assert refusals.hits > 10
+        world.faults.clear()
+        await asyncio.sleep(1000)
+        assert await world.count() == 0
+        assert 'Stopped' not in operator.text
 
 
 @kopf.testing.virtual_time

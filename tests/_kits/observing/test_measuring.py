@@ -487,10 +487,11 @@ def test_what_exceeds_the_brakes_is_counted(groups):
     async def run():
         async with Measured(declare_created) as measured:
             resource = measured.operator.informer.resource
-            for group in groups * 25:
+            for number, group in enumerate(groups * 25):
                 measured.inspected.brakes.take(
-                    brakes.Risk.DELETION, dataclasses.replace(resource, group=group), total=0,
-                    parent={'metadata': {}}, owner=resource, now=measured.inspected.clock.now(),
+                    brakes.Risk.DELETION, dataclasses.replace(resource, group=group), f'u{number}',
+                    total=0, parent={'metadata': {}}, owner=resource,
+                    now=measured.inspected.clock.now(),
                     logger=logging.getLogger(__name__))
             return await measured.scrape()
 

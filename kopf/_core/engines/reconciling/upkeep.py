@@ -163,9 +163,9 @@ class Upkeep:
             return True
         context, resource = self.hub.context, child.resource
         problem = context.brakes.take(
-            risk, resource, total=self.hub.store.count(resource) * context.brakes.get_share(),
-            parent=self.parent, owner=self.member.host.resource, now=context.clock.now(),
-            logger=loggers.ObjectLogger(
+            risk, resource, child.uid, parent=self.parent, owner=self.member.host.resource,
+            total=self.hub.store.count(resource) * context.brakes.get_share(),
+            now=context.clock.now(), logger=loggers.ObjectLogger(
                 body=bodies.Body(self.parent), settings=context.settings))
         if problem is not None:
             self.problems.append(f"{child.key}: {problem}")
