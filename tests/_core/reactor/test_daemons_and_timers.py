@@ -204,6 +204,20 @@ def test_the_initial_delay_is_for_the_first_time_only():
     assert times == [60, 70, 80, 90]
 
 
+def test_a_further_attempt_of_an_idle_timer_waits_after_a_change():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', idle=5, backoff=2, interval=100, registry=registry)
+        async def fn(retry, **_):
+            times.append(now())
+            if not retry:
+                raise Exception("boo")
+
+    live(declare, (6, edit), lasts=30)
+    assert times == [5, 11]
+
+
 FAILURES = {
     'arbitrary': ({'backoff': 5}, Exception, [0, 5, 15, 25]),
     'temporary': ({'backoff': 5}, functools.partial(kopf.TemporaryError, delay=2), [0, 2, 12, 22]),

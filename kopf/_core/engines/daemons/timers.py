@@ -51,8 +51,7 @@ class Timer(Companion):
     def begin(self) -> None:
         if self._is_paused:
             return
-        if self.handler.idle and self.state is None and self.task is None and (
-                not self.stopper.is_set()):
+        if self.handler.idle and self.task is None and not self.stopper.is_set():
             due = get_idle_due(self.handler, idle_since=self.companions.idle_since)
             if due > self.spawner.clock.mono() + clocks.PRECISION:
                 self._sleep(due)
