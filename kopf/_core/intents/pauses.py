@@ -9,7 +9,7 @@ does ``false``; anything else does.
 import datetime
 from typing import Any, NamedTuple
 
-from kopf._cogs.structs import bodies
+from kopf._cogs.structs import bodies, texts
 
 NO = 'false'
 """What people write who do not remove the annotation."""
@@ -30,7 +30,7 @@ class Pause(NamedTuple):
 
     def describe(self) -> str:
         until = f" until {self.until:%Y-%m-%d %H:%M:%S} UTC" if self.until is not None else ""
-        reason = f": {self.reason}" if self.reason else ""
+        reason = f": {texts.make_entry(self.reason)}" if self.reason else ""
         problem = f" ({self.problem})" if self.problem is not None else ""
         return f"The object is paused{until}{reason}{problem}"
 
@@ -62,8 +62,9 @@ def parse(text: str) -> Pause:
         match name.strip():
             case 'until':
                 try:
-                    fields['until'] = parse_time(value.strip())
+                    fields.setdefault('until', parse_time(value.strip()))
                 except ValueError:
+                    fields['until'] = None
                     problems.append(f"{part!r} is no time in ISO 8601")
             case 'deletion':
                 fields['allows_deletion'] = value.strip() == 'allow'

@@ -52,6 +52,17 @@ def test_what_is_not_understood_is_a_problem_and_the_pause_goes_on(text, problem
     assert pause.describe() == f"The object is paused: x ({problem})"
 
 
+@pytest.mark.parametrize('text', [
+    'until=junk; until=2000-01-01', 'until=2000-01-01; until=junk'])
+def test_a_pause_has_no_end_if_one_of_its_times_is_not_understood(text):
+    assert find(text).until is None
+
+
+def test_reasons_forge_no_lines_and_do_not_control_terminals():
+    text = find('x\nERROR: \x1b[31mall is lost').describe()
+    assert text == "The object is paused: x\n      ERROR:  [31mall is lost"
+
+
 def test_pauses_end_at_their_time():
     assert find('until=2026-12-01T00:00Z').is_over(NOW)
     assert not find('x').is_over(NOW)
