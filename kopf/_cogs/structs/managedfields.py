@@ -130,3 +130,25 @@ def restrict(fields: Any, value: Any) -> Any:
         return value
     return {key: restrict(fields[f'f:{key}'], val)
             for key, val in value.items() if f'f:{key}' in fields}
+
+
+def differs(wanted: Any, known: Any, *, is_restricted: bool = True) -> bool:
+    """
+    Whether a manifest changes a value, which is reduced by `restrict`, in spite of its defaults.
+
+    Lists have remained whole, so there are defaults in their items: for pods, all of them are
+    scalars or empty. What is empty can be absent.
+
+    >>> differs({'containers': [{'name': 'main'}]}, {'containers': [{'name': 'main', 'tty': True}]})
+    False
+    """
+    if isinstance(wanted, Mapping) and isinstance(known, Mapping):
+        return any(
+            differs(val, known.get(key), is_restricted=is_restricted)
+            for key, val in wanted.items()
+        ) or any(
+            val and (is_restricted or isinstance(val, Mapping | list))
+            for key, val in known.items() if key not in wanted)
+    if isinstance(wanted, list) and isinstance(known, list) and len(wanted) == len(known):
+        return any(differs(*pair, is_restricted=False) for pair in zip(wanted, known, strict=True))
+    return bool((wanted or known) and wanted != known)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kopf._cogs.structs.managedfields import find_unrecorded, owns, restrict
+from kopf._cogs.structs.managedfields import differs, find_unrecorded, owns, restrict
 
 FIELDS_OF_DEPLOYMENT = json.loads(r'''{
     "f:metadata": {"f:finalizers": {"v:\"example.com/f\"": {}}, "f:labels": {"f:a": {}},
@@ -135,3 +135,26 @@ def test_values_are_restricted_to_owned_fields_and_lists_remain_whole():
     value = {'a': {'b': 1, 'c': 2}, 'list': [{'n': 1, 'm': 2}], 'atomic': {'x': 'y'}, 'other': 1}
     assert restrict(fields, value) == {
         'a': {'b': 1}, 'list': [{'n': 1, 'm': 2}], 'atomic': {'x': 'y'}}
+
+
+POD = {'spec': {'containers': [{'name': 'main', 'env': [{'name': 'A'}]}], 'volumes': []}}
+LIVE = {'spec': {'containers': [
+    {'name': 'main', 'env': [{'name': 'A'}], 'resources': {}, 'imagePullPolicy': 'Always'}]}}
+
+
+@pytest.mark.parametrize(('wanted', 'expected'), [
+    (POD, False),
+    ({'spec': {**POD['spec'], 'hostNetwork': False}}, False),
+    ({'spec': {**POD['spec'], 'hostNetwork': True}}, True),
+    ({'spec': {'containers': [{'name': 'main'}]}}, True),
+    ({'spec': {'containers': [{'name': 'main', 'env': [{'name': 'B'}]}]}}, True),
+    ({'spec': {'containers': [*POD['spec']['containers'], {'name': 'other'}]}}, True),
+    ({'spec': {}}, True),
+    (None, True),
+])
+def test_changes_by_a_manifest_are_found_in_spite_of_defaults(wanted, expected):
+    assert differs(wanted, LIVE) is expected
+
+
+def test_owned_fields_that_a_manifest_no_longer_has_are_changes():
+    assert differs({'spec': {}}, {'spec': {'hostNetwork': True}})

@@ -7,7 +7,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
-from kopf._cogs.structs import bodies
+from kopf._cogs.structs import bodies, managedfields
 from kopf._core.actions import (
     application,
     brakes,
@@ -315,7 +315,7 @@ def _has_other_template(wanted: desired.Desired, known: children.Child) -> bool:
     if known.resource.group != 'apps' or known.resource.kind not in WORKLOADS:
         return False
     spec: Any = wanted.manifest.get('spec') or {}
-    return bool(spec.get('template') != known.body.spec.get('template'))
+    return managedfields.differs(spec.get('template'), known.body.spec.get('template'))
 
 
 def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
