@@ -140,6 +140,10 @@ class Situation(NamedTuple):
     now: clocks.Moment
     accompanied: bool = False
     """Whether daemons or timers of the object run, or should run."""
+    is_blockable: bool = True
+    """Whether there is a finalizer for them: with none set, nothing waits for them."""
+    is_braked: bool = False
+    """Whether the brakes keep the finalizer, though nothing needs it."""
     is_interrupted: bool = False
     """Whether no handler can be called: others have changed the object, or the operator stops."""
     is_chosen_done: bool = False
@@ -261,9 +265,10 @@ def decide(situation: Situation) -> Decision:
     """Decide the next step for the object: exactly one, with its reason in words."""
     view, cycle, selection = situation.view, situation.cycle, situation.selection
     reason = situation.reason
-    is_needed = situation.accompanied or selection.needs_finalizer
-    is_concerned = cycle is not None or is_needed or selection.in_scope or (
-        view.deleting and view.blocked)
+    is_accompanied = situation.accompanied and situation.is_blockable
+    is_needed = is_accompanied or selection.needs_finalizer
+    is_concerned = cycle is not None or situation.accompanied or is_needed or (
+        selection.in_scope or (view.deleting and view.blocked))
     if situation.pause is not None and is_concerned:
         return Decision(_pause(situation, situation.pause, is_needed=is_needed), cycle)
     if view.deleting and view.blocked:
@@ -273,7 +278,7 @@ def decide(situation: Situation) -> Decision:
     if view.deleting:
         if not view.blocked and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)
-    elif is_needed != view.blocked:
+    elif is_needed != view.blocked and not (view.blocked and situation.is_braked):
         if cycle is not None and cycle.dirty:
             return Decision(Save("what is done has to be on the object first"), cycle)
         # If no handler is due, one PATCH writes both the finalizer and the last-handled state.

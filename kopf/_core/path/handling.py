@@ -78,6 +78,8 @@ class Handling:
         """The state that was looked at, or a newer one with the same essence."""
         self._prepared: decisions.Step | None = None
         self._announced: causes.Reason | None = None
+        self._braked_until: float | None = None
+        """When to try again to remove the finalizer, if the brakes have refused that."""
         self._has_warned = False
         """Whether it was said that handlers have changed the object in memory only."""
 
@@ -272,7 +274,9 @@ class Handling:
             cycle=former,
             recall=self._recall,
             now=self._now,
-            accompanied=self._accompanied and env.settings.persistence.finalizer is not None,
+            accompanied=self._accompanied,
+            is_blockable=env.settings.persistence.finalizer is not None,
+            is_braked=self._braked_until is not None,
             is_interrupted=self._is_interrupted,
             is_chosen_done=self._is_chosen_done,
             is_status_essential=self.handlers.is_status_essential,
@@ -287,7 +291,8 @@ class Handling:
         if former is None and cycle is not None and len(cycle.roots) < len(selected):
             self._warn_of_namesakes(selected, 'handlers', "@kopf.on.update(..., id='another')")
         item.proceed(cycle)
-        if pause is None and not isinstance(step, decisions.Hold | decisions.RemoveFinalizer):
+        if pause is None and self._braked_until is None and not isinstance(
+                step, decisions.Hold | decisions.RemoveFinalizer):
             item.go_on(self.logger)  # the brakes can hold a removal, again and again
         return step
 
@@ -350,14 +355,16 @@ class Handling:
             self.item.drop()
         else:
             self.item.inbox.keep(self.saver.raw)
+        until = self._braked_until
         if isinstance(step, decisions.Hold):
+            until = step.until if until is None else until
             self.item.hold(step, self.logger)
             for handler, e in execution.find_misfits(self._selection.handlers, self._get_cause):
                 self.env.observer.omission(
                     handler, self.item.resource, self.view.body, execution.describe_misfit(e))
-            if step.until is not None and not self._switch.is_stopping:
-                self.item.inbox.keep(self.saver.raw)
-                self._alarms.sleep(self.item, step.until)
+        if until is not None and not self._switch.is_stopping:
+            self.item.inbox.keep(self.saver.raw)
+            self._alarms.sleep(self.item, until)
         if step.told:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
@@ -393,15 +400,19 @@ class Handling:
         return None
 
     async def _switch_finalizer(self, step: decisions.SwitchFinalizer) -> bodies.RawBody | None:
-        if isinstance(step, decisions.RemoveFinalizer):
-            now, item = self.env.clock.now(), self.item
+        item = self.item
+        is_edited = not item.initial and any(
+            field and field[0] not in ('metadata', 'status') for _, field, _, _ in self._diff)
+        if isinstance(step, decisions.RemoveFinalizer) and not is_edited:
+            now = self.env.clock.now()
             problem = self.env.brakes.take(
                 brakes.Risk.RELEASE, item.resource, bodies.get_uid(self.saver.raw),
                 total=len(item.source), parent=self.saver.raw, owner=item.resource, now=now,
                 logger=self.logger)
             if problem is not None:
-                self.rest(decisions.Hold(problem, until=now.mono + brakes.PERIOD))
-                return None
+                item.hold(decisions.Hold(problem), self.logger)
+                self._braked_until = now.mono + brakes.PERIOD
+                return self.saver.raw
         self.logger.debug(step.because)
         patch = patches.Patch()
         if step.handled is not None:

@@ -324,6 +324,14 @@ def test_the_object_is_handled_when_all_have_finished():
         "all handlers have finished", Reason.CREATE, Conclusion(essence(1), None), told=False)
 
 
+def test_a_pause_concerns_daemons_without_a_finalizer():
+    pause = pauses.Pause('x', until=make_moment(90).wall)
+    step, _ = decide(make_situation(
+        in_scope=False, accompanied=True, is_blockable=False, pause=pause))
+    assert isinstance(step, Pause)
+    assert step.until == make_moment(90).mono
+
+
 @pytest.mark.parametrize(('blocked', 'accompanied', 'because'), [
     (True, True, decisions.ACCOMPANIED),
     (False, False, decisions.DELETED_BUT_HELD),

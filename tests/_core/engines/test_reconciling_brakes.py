@@ -21,6 +21,7 @@ class Wish:
     def __init__(self):
         self.children = True
         self.image = 'image:1'
+        self.replicas = 1
 
 
 @pytest.fixture()
@@ -41,7 +42,8 @@ def registry(wish):
             pod = {'metadata': {'labels': {'app': name}},
                    'spec': {'containers': [{'name': 'main', 'image': wish.image}]}}
             return [{'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': name},
-                     'spec': {'selector': {'matchLabels': {'app': name}}, 'template': pod}}]
+                     'spec': {'replicas': wish.replicas, 'template': pod,
+                              'selector': {'matchLabels': {'app': name}}}}]
         return [{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name}, 'data': {}}]
 
     return registry
@@ -273,6 +275,17 @@ async def test_changes_of_pod_templates_are_counted_on_request(registry, wish, s
 
 
 @kopf.testing.virtual_time
+async def test_changes_of_workloads_beside_the_pod_template_are_not_counted(registry, wish):
+    world, settings = World(10, deployment=True), make_settings(stop=True, restarts=0.0)
+    async with world, world.operator(registry=registry, settings=settings):
+        await asyncio.sleep(50)
+        wish.replicas = 2
+        await asyncio.sleep(200)
+        deployments = await world.client.list('deployments.apps')
+        assert [obj['spec']['replicas'] for obj in deployments] == [2] * 10
+
+
+@kopf.testing.virtual_time
 async def test_removals_of_finalizers_from_living_objects_are_counted():
     registry, wanted = kopf.OperatorRegistry(), [True]
 
@@ -300,3 +313,58 @@ async def test_removals_of_finalizers_from_living_objects_are_counted():
                 await world.client.patch(EXAMPLES, obj['metadata']['name'], RELEASED)
             await asyncio.sleep(1000)
             assert await count() == 0
+
+
+@kopf.testing.virtual_time
+async def test_finalizers_that_edits_make_needless_are_not_counted():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.delete(EXAMPLES, when=lambda spec, **_: not spec.get('off'), registry=registry)
+    def delete(**_):
+        pass
+
+    world = World(10)
+    async with world, world.operator(
+            registry=registry, settings=make_settings(stop=True, deletions=3)) as operator:
+        await asyncio.sleep(50)
+        for number in range(10):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'spec': {'off': True}})
+        await asyncio.sleep(50)
+        assert not any(obj['metadata'].get('finalizers')
+                       for obj in await world.client.list(EXAMPLES))
+        assert 'Stopped' not in operator.text
+
+
+@kopf.testing.virtual_time
+async def test_objects_whose_finalizers_the_brakes_keep_are_handled():
+    registry, wanted, updated = kopf.OperatorRegistry(), [True], []
+
+    @kopf.on.delete(EXAMPLES, when=lambda **_: wanted[0], registry=registry)
+    def delete(**_):
+        pass
+
+    @kopf.on.update(EXAMPLES, registry=registry)
+    def update(name, **_):
+        updated.append(name)
+
+    async def count():
+        return len([obj for obj in await world.client.list(EXAMPLES)
+                    if obj['metadata'].get('finalizers')])
+
+    world = World(10)
+    async with world, world.operator(
+            registry=registry, settings=make_settings(stop=True, deletions=3)) as operator:
+        await asyncio.sleep(50)
+        wanted[0] = False
+        for number in range(10):
+            await world.client.patch(EXAMPLES, f'obj{number}', {'metadata': {'labels': {'a': 'b'}}})
+        await asyncio.sleep(500)
+        assert await count() == 7
+        assert len(updated) == 10
+        assert operator.text.count('Stopped') == 1
+        await asyncio.sleep(30)
+        for number in range(10):
+            await world.client.patch(EXAMPLES, f'obj{number}', RELEASED)
+        await asyncio.sleep(100)
+        assert await count() == 0
+        assert len(updated) == 10
