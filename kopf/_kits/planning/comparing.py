@@ -85,9 +85,18 @@ def compare_finalizers(base: Obj, local: Obj) -> Iterator[str]:
 
 
 def compare(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
-    """Compare field by field; the items of lists by their names, or else by their places."""
+    """
+    Compare field by field; the items of lists by their names, or else by their places. The order of
+    items with names is a field, too: containers start in it, and any order in a template makes
+    other pods. In the metadata and the status, it means nothing.
+    """
     pairs = None if old == new else _pair(old, new)
     if pairs is not None:
+        if isinstance(old, list) and path[:1] not in (('metadata',), ('status',)):
+            orders = [[key[1:-1] for key in _get_named(items) if key in _get_named(others)]
+                      for items, others in ((old, new), (new, old))]
+            if orders[0] != orders[1]:
+                yield path, orders[0], orders[1]
         for key, before, after in pairs:
             yield from compare(before, after, (*path, key))
     elif old != new:

@@ -37,8 +37,20 @@ def test_values_are_compared_field_by_field(old, new, expected):
 
 
 def test_items_of_lists_are_found_by_their_names():
-    assert make_fields(make_containers(a='1', b='1'), make_containers(b='2', a='1')) == {
+    assert make_fields(make_containers(a='1', b='1'), make_containers(a='1', b='2')) == {
         'spec.template.spec.containers[b].image': ('1', '2')}
+
+
+def test_another_order_of_items_with_names_is_one_field():
+    assert make_fields(make_containers(a='1', b='1'), make_containers(b='2', x='1', a='1')) == {
+        'spec.template.spec.containers': (['a', 'b'], ['b', 'a']),
+        'spec.template.spec.containers[b].image': ('1', '2'),
+        'spec.template.spec.containers[x]': (None, {'name': 'x', 'image': '1'})}
+
+
+def test_the_order_of_owners_means_nothing():
+    assert not make_fields(*({'metadata': {'ownerReferences': [{'name': name} for name in names]}}
+                             for names in ('ab', 'ba')))
 
 
 def test_an_added_item_with_a_name_is_one_field():
