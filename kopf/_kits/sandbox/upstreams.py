@@ -204,13 +204,14 @@ class Upstream(Origin):
     # Mirroring.
 
     async def fetch_all(self) -> None:
-        """Mirror all that can have owners, as far as it is allowed."""
+        """Mirror all that can have owners, as far as it can be read; what cannot be is noted."""
         resources = dict.fromkeys(map(stored_resource, self._cluster.kinds))
         results = await asyncio.gather(*(
-            self.fetch(resource) for resource in resources if resource not in UNOWNED
+            self.fetch(resource) for resource in resources
+            if resource not in UNOWNED and resource not in self.unread
         ), return_exceptions=True)
         for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, Forbidden | NotFound):
+            if isinstance(result, BaseException) and not isinstance(result, APIError):
                 raise result
 
     async def _mirror(self, resource: Resource) -> Collection[str] | None:

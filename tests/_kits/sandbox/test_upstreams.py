@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from kopf import testing
 from kopf._cogs.clients import vaults
 from kopf._cogs.structs import credentials
 from kopf._kits.sandbox import collecting, upstreams
@@ -529,6 +530,27 @@ async def test_dependents_go_after_their_owner_though_nobody_has_looked_at_them(
 
         await until(is_gone)
         assert await names(there, 'secrets') == ['child']
+
+
+async def test_dependents_go_though_another_kind_cannot_be_read(there, over, monkeypatch):
+    monkeypatch.setattr(upstreams, 'BACKOFFS', ())
+    owner = await there.create(cm('owner'))
+    await there.create({**cm('child', metadata=owned(owner)), 'kind': 'Secret'})
+    there.faults.add(testing.Fault(
+        action='refuse', verb='list', resource='serviceaccounts', status=500))
+    async with over(follow=False) as here:
+        await here.delete('cm', 'owner')
+
+        async def is_gone():
+            return [change.kind.kind for change in here.upstream.changes()] == [
+                'ConfigMap', 'Secret']
+
+        await until(is_gone)
+        assert list(here.upstream.unread) == [('', 'serviceaccounts')]
+        count = here.upstream.requests['list']
+        await here.create(cm('another'))
+        await here.delete('cm', 'another')
+        assert here.upstream.requests['list'] == count
 
 
 async def test_dependents_stay_if_their_owner_is_not_seen(there, over):
