@@ -29,6 +29,9 @@ from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.sandbox.watches import Watches
 from kopf._kits.sandbox.writing import Writer
 
+MAX_HEADER = 2 ** 20
+"""How many bytes a header can have: as many as in an API server."""
+
 
 class Sandbox(Direct):
     """
@@ -151,7 +154,8 @@ class Sandbox(Direct):
         handler = Handler(
             self._cluster, self._dispatcher, self._watches, self._access, self.faults,
             host=None if self._tls else self._host)
-        server = web.Server(handler, handler_cancellation=True, access_log=None)
+        server = web.Server(
+            handler, handler_cancellation=True, access_log=None, max_field_size=MAX_HEADER)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         site = web.TCPSite(
