@@ -56,6 +56,8 @@ class Twin:
     since: dict[tuple[comparing.Path, str], float] = dataclasses.field(default_factory=dict)
     """Since when fields differ, by the notes of the findings, too."""
     told: dict[comparing.Path, verdicts.Finding] = dataclasses.field(default_factory=dict)
+    uids: set[str] = dataclasses.field(default_factory=set)
+    """The uids whose names are known because of it: those of either side."""
 
 
 class Twins(overlays.Overlay):
@@ -128,7 +130,7 @@ class Twins(overlays.Overlay):
             if twin is not None and (twin.last is not None or not is_own):
                 if is_own and self._is_of_new_owner(item, twin, new):
                     self._bases.pop(item, None)
-                    self._twins[item] = Twin(None, writers=twin.writers)
+                    self._twins[item] = Twin(None, writers=twin.writers, uids=twin.uids)
                 else:
                     self._forget(item)  # what has happened to the former one is not known
             if is_own:
@@ -462,15 +464,17 @@ class Twins(overlays.Overlay):
         else:
             twin.is_deleted = True  # by others, so that only the release is of production
 
-    def _is_in_scope(self, item: overlays.Item, twin: Twin) -> bool:
+    def _is_in_scope(
+            self, item: overlays.Item, twin: Twin, seen: Collection[overlays.Item] = (),
+    ) -> bool:
         """Whether the object is of this operator: it can be of another one with Kopf."""
         if twin.writers or self._is_handled(self._find_kind(item[0])):
             return True
         entry = twin.real or twin.last
         return entry is not None and any(
             self._is_handled(self._find_kind(owner[0])) or (
-                (other := self._twins.get(owner)) is not None
-                and self._is_in_scope(owner, other))
+                (other := self._twins.get(owner)) is not None and owner not in seen
+                and self._is_in_scope(owner, other, {*seen, item}))  # owners can form a circle
             for owner, _ in self._iter_owners(item, entry))
 
     # The rest.
@@ -481,16 +485,16 @@ class Twins(overlays.Overlay):
 
     def _forget(self, item: overlays.Item) -> None:
         """Forget the object, and remove it here if it is left."""
-        for entry in (self._store.get(*item), self._get_real(item)):
-            if entry is not None:
-                self._names.pop(entry.uid, None)
-        self._twins.pop(item, None)
+        twin = self._twins.pop(item, None)
+        for uid in () if twin is None else twin.uids:
+            self._names.pop(uid, None)
         self._bases.pop(item, None)
         if self._store.get(*item) is not None:
             self._remove(item)
 
     def _name(self, item: overlays.Item, entry: Entry) -> None:
         """Remember what the uid of a new object stands for: it has another one on either side."""
+        self._twins[item].uids.add(entry.uid)
         self._names[entry.uid] = f"(uid of {plans.locate(self._find_kind(item[0]), *item[1])})"
 
     def _now(self) -> float:

@@ -484,3 +484,63 @@ def test_nothing_is_told_of_what_is_not_followed_any_more(monkeypatch):
         assert "How toys.sandbox.test differ in the end: all logins have failed." in (
             stage.shadow.unknown)
     virtual.run(scenario())
+
+
+def test_objects_that_own_themselves_are_of_others():
+    async def check(stage):
+        params = '?fieldManager=kopf&force=true'
+        obj = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'alien'}}
+        async with aiohttp.ClientSession() as session:
+            http = Http(session, stage.there.url)
+            for field in ('a', 'b'):
+                made = await http(
+                    'PATCH', f'/api/v1/namespaces/default/configmaps/alien{params}',
+                    {**obj, 'data': {'field': field}}, type='application/apply-patch+yaml')
+                obj['metadata']['ownerReferences'] = [{
+                    'apiVersion': 'v1', 'kind': 'ConfigMap', 'name': 'alien',
+                    'uid': made.body['metadata']['uid']}]
+        await stage.wait()
+        stage.upstream._twins.conclude()
+        assert stage.told == []
+
+    run(writing(), writing(), check)
+
+
+def test_nothing_is_kept_of_objects_that_both_have_deleted():
+    def keeping():
+        registry = kopf.OperatorRegistry()
+
+        @kopf.reconcile('toys', id='fn', owns=['configmaps'], registry=registry)
+        async def fn(spec, **_):
+            for number in range(spec['n']):
+                yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': f'c{number}'}}
+
+        return registry
+
+    async def check(stage):
+        known = stage.upstream._twins._names
+        assert len(known) == 2
+        await stage.there.patch('toys.sandbox.test', 'one', {'spec': {'n': 0}}, 'default')
+        await stage.wait()
+        assert not known
+
+    run(keeping(), keeping(), check)
+
+
+def test_requests_of_many_handlers_are_served():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('toys', id='fn', registry=registry)
+    async def fn(patch, **_):
+        for number in range(150):
+            @kopf.subhandler(id=f'{number:060}')
+            async def each(**_):
+                pass
+        patch.status['phase'] = 'ok'
+
+    async def check(stage):
+        made = await stage.here.get('toys.sandbox.test', 'one', 'default')
+        assert made['status']['phase'] == 'ok'
+        assert stage.told == []
+
+    run(registry, registry, check)
