@@ -9,7 +9,7 @@ from typing import Any
 from kopf._cogs.clients import api, errors
 from kopf._cogs.structs import bodies, references
 
-CONTENT_TYPE = 'application/apply-patch+yaml'  # JSON is YAML, too
+CONTENT_TYPE = 'application/apply-patch+yaml'  # JSON is also YAML
 
 _encode = json.JSONEncoder(separators=(',', ':'), allow_nan=False).encode
 

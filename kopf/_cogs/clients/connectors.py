@@ -125,7 +125,7 @@ class Connector(aiohttp.TCPConnector):
     def __init__(self, *, ssl: ssl_.SSLContext | None, keepalive: float | None) -> None:
         """``keepalive`` is how long (seconds) idle connections are kept; None for not at all."""
         # Without a cache, one DNS answer that never comes holds up one request only. The idle time
-        # is measured here, by the clock of the event loop. The limit of aiohttp only has to be
+        # is measured here, by the clock of the event loop. The limit of aiohttp must only be
         # longer; before 3.14.4, it cannot be None.
         super().__init__(
             ssl=ssl or True, limit=0, keepalive_timeout=None if keepalive is None else DAY,

@@ -147,7 +147,7 @@ class Sessions:
                 except asyncio.CancelledError:
                     attempt.abort()
                     if attempt.is_kept and self._pool is not None:
-                        self._pool.abort(only_idle=True)  # others can be dead, too, if one is
+                        self._pool.abort(only_idle=True)  # if one is dead, so can others be
                     raise
                 except BaseException as e:
                     attempt.abort()

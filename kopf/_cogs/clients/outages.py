@@ -35,7 +35,7 @@ class Outages:
         return bool(self._outages)
 
     def begin(self, path: str) -> None:
-        """Begin an outage: a request has failed so that other requests will probably fail, too."""
+        """Begin an outage: a request has failed so that other requests probably fail as well."""
         self._outages.setdefault(_get_kind(path), _Outage())
 
     def end(self, path: str) -> None:

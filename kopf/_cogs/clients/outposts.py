@@ -1,7 +1,7 @@
 """
 Outposts: threads that keep Leases, with an event loop and connections of their own.
 
-The handlers of an operator can block its event loop for any time. Its Leases have to be renewed
+The handlers of an operator can block its event loop for any time. The thread must renew its Leases
 meanwhile. So, the thread shares nothing with the event loop of the operator but what needs no
 locks, and the credentials, which it borrows when it has none that are valid.
 

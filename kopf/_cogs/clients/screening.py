@@ -11,7 +11,7 @@ from typing import Literal, cast
 from kopf._cogs.structs import bodies, nesting
 
 MIN_LENGTH = 2048
-"""From which length on (bytes) events are screened: parsing the metadata takes some time, too."""
+"""From which length on (bytes) events are screened: parsing only the metadata also takes time."""
 
 EventType = Literal['ADDED', 'MODIFIED', 'DELETED']
 
@@ -35,7 +35,7 @@ def read_head(line: bytes) -> tuple[EventType, bodies.RawBody] | None:
     """
     Get the type of the event, and a body that has only the metadata of the object.
 
-    None if the event is short or in any way unusual: then, it has to be parsed as a whole.
+    None if the event is short or in any way unusual: then, the caller parses the whole event.
     """
     head = _HEAD.match(line) if len(line) >= MIN_LENGTH else None
     if head is None:

@@ -16,7 +16,7 @@ class Streak:
     The consecutive failures of one activity. ``what`` is the name of the activity for the log.
 
     One warning is logged for a streak: at its first failure, or at the second one if the first one
-    is of the `TEMPORARY` errors. If there was a warning, the end of the streak is logged, too.
+    is of the `TEMPORARY` errors. If there was a warning, the end of the streak is also logged.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Sink(Protocol):
         """End the list. All objects that were not in the list do not exist any more."""
 
     def unavailable(self, error: Exception) -> None:
-        """Note that the objects cannot be listed or watched for now; it will be tried again."""
+        """Note that the objects cannot be listed or watched for now; the next attempt follows."""
         return
 
     def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:

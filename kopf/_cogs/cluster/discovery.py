@@ -175,7 +175,7 @@ async def _rescan(
         missing = {resource for resource in known if resource.group in groups
                    and (resource.group, resource.plural) not in served}
         # The discovery can be ahead of the watch of CRDs. The watch tells whether the objects are
-        # gone, too, or whether the API server only takes some time to serve a changed CRD.
+        # also gone, or whether the API server only takes some time to serve a changed CRD.
         awaited = set(filter(tracker.is_settling, missing))
         insights.set_resources(
             fresh | awaited | {resource for resource in known if resource.group not in groups},

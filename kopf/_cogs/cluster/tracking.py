@@ -1,5 +1,5 @@
 """
-Tracking of CRDs: for which API groups the discovery has to be repeated, and when.
+Tracking of CRDs: for which API groups `discovery` repeats the discovery, and when.
 """
 import asyncio
 from collections.abc import Collection, Iterable

@@ -638,7 +638,7 @@ class DebuggingSettings(sections.Section):
 
     remote: bool = False
     """
-    Whether other machines get responses, too, also by HTTP proxies on the same machine. The
+    Whether other machines also get responses, even by HTTP proxies on the same machine. The
     responses contain names of objects, but neither their contents nor texts of errors. Default: no,
     only the same machine or pod gets them.
     """

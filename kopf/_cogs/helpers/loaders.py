@@ -38,7 +38,7 @@ def preload(paths: Iterable[str | os.PathLike[str]], modules: Iterable[str]) -> 
     Import the files, and then the modules, each once, in the given order.
 
     As with ``python file.py`` and ``python -m module``: a file can import other files of its
-    folder, and a module is looked for in the current directory, too. A file does not replace a
+    folder, and a module is also looked for in the current directory. A file does not replace a
     module of the same name: e.g. the operator can be in ``json.py``, and ``import json`` is still
     the standard library.
 

@@ -29,7 +29,7 @@ _TYPES: Mapping[str, Mapping[str, type]] = {
     },
 }
 """
-The types of the fields, which kubectl checks too. (URLs are checked when they are parsed.)
+The types of the fields, which kubectl also checks. (URLs are checked when they are parsed.)
 
 A string instead of a boolean would be dangerous: e.g. ``insecure-skip-tls-verify: "false"`` is true
 in Python.

@@ -2,7 +2,7 @@
 Piggybacking: credentials from client libraries, if these are installed.
 
 The login also sets the default configuration of the official clients, so that handlers can use
-them. The client ``kubernetes`` can be configured at its import, too: see `configure_on_import`.
+them. The client ``kubernetes`` can also be configured at its import: see `configure_on_import`.
 
 The libraries are imported only here, and only when these functions are called. They ignore some
 fields of kubeconfigs, or do not expose them. These fields are added here: proxies, server names for

@@ -86,7 +86,7 @@ class Listener:
         """
         Accept no more requests, wait for those in progress, and close all connections.
 
-        If this is cancelled, the requests in progress are, too.
+        If this is cancelled, it cancels the requests in progress.
         """
         self._is_accepting = False
         for sock in self._sockets:
@@ -147,7 +147,7 @@ class Listener:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, client, ssl=self._context,
                 ssl_handshake_timeout=None if self._context is None else HANDSHAKE_TIMEOUT)
-        except OSError as e:  # errors of TLS are OSErrors too
+        except OSError as e:  # errors of TLS are also OSErrors
             logger.debug(f"A client of the {self.title} has not agreed on TLS: {e}")
         finally:
             if not connection.connected:
@@ -422,7 +422,7 @@ def bind(addr: str | None, port: int, *, shared: bool = False) -> list[socket.so
     Open the sockets for all addresses of the name, all with the same port.
 
     If the name is None, these are all addresses of the host. If the port is ``shared``, other
-    processes can listen at it, too; each connection comes to one of them.
+    processes can also listen at it; each connection comes to one of them.
 
     :raises OSError: if the sockets cannot be opened.
     """

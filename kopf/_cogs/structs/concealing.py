@@ -36,7 +36,7 @@ def conceal(what: Shown, resource: references.Resource) -> Shown:
     """
     Replace the values of a Secret before it is logged; the keys stay. Others stay as they are.
 
-    None stays, too: in patches and diffs, it means that there is no value.
+    None also stays: in patches and diffs, it means that there is no value.
     """
     if not _is_secret(resource):
         return what
@@ -56,7 +56,7 @@ def conceal_value(value: Any, field: dicts.FieldPath, resource: references.Resou
 
 def conceal_message(text: str, path: str, body: bytes) -> str:
     """
-    Replace the values in the message of an error: what the request about a Secret was to write, and
+    Replace the values in the message of an error: what the request would write to a Secret, and
     what the API server quotes. Requests to other paths are about other objects.
     """
     if not SECRETS.match(path):

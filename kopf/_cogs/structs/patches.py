@@ -16,7 +16,7 @@ PatchFn = Callable[[bodies.RawBody], None]
 A function that changes the raw body of an object in place.
 
 Kopf can call the function several times: e.g. again with a newer body after a conflict. If a
-response was lost, this body can have the change already, so the function has to be idempotent.
+response was lost, this body can have the change already, so the function must be idempotent.
 """
 
 JSONPatch = list[dict[str, Any]]

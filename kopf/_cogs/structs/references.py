@@ -224,7 +224,7 @@ class Selector:
     * The group and the version before the name: ``'apps', 'v1', 'deployments'``, or
       ``'apps/v1', 'deployments'``; or only the group: ``'apps', 'deployments'``. The core API is
       ``'v1'``.
-    * A class that is declared as a kind by ``@kopf.crd``.
+    * A class that ``@kopf.crd`` declares as a kind.
     * A callable that gets a `Resource` and returns whether the resource is selected.
 
     :raises TypeError: if no resource is named, or if it is named twice.
