@@ -639,7 +639,7 @@ def convert(
     Register a function that converts the objects of a kind from one version to another.
 
     The function gets an object as a dict. It changes the dict in place, or returns another one. It
-    gets parts of objects, too, as server-side apply sends them, so any field can be absent. To
+    also gets parts of objects, as server-side apply sends them, so any field can be absent. To
     refuse an object, it raises `kopf.Lossy`. Each pair of versions needs a function for each
     direction.
 
@@ -1418,7 +1418,7 @@ def timer(
     See "Run timers" in the documentation.
 
     :param interval: the time in seconds between the end of one call and the beginning of the next
-        call. Default: without ``idle`` too, Kopf calls the function only once.
+        call. Default: Kopf calls the function only once, unless ``idle`` is set.
     :param initial_delay: the delay in seconds before the first call for an object; or a function
         that gets the arguments of the handler as keyword arguments, and returns seconds. Default:
         no delay.
@@ -1703,7 +1703,7 @@ def register(
 
     See "Split handlers into sub-handlers" in the documentation.
 
-    :param fn: the function. For lambdas and partial functions, set the ``id``, too.
+    :param fn: the function. For lambdas and partial functions, also set the ``id``.
     :param id: the id of the sub-handler, after the id of the parent and a slash. Default: the name
         of the function.
     :param param: any value. The handler gets it as the argument ``param``. Default: `None`.

@@ -2,7 +2,7 @@
 The commands ``kopf freeze`` and ``kopf resume``: pause the operators of a peering, and resume them.
 
 ``kopf freeze`` writes a record into the peering objects, as an operator would do. The operators
-with the same or a lower priority pause until that record expires or is removed by ``kopf resume``.
+with the same or a lower priority pause until ``kopf resume`` removes that record or it expires.
 
 Other commands that talk to a cluster share the login, and find resources and namespaces as here.
 """

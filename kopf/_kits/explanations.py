@@ -442,7 +442,7 @@ class _Explainer:
         """Make the beginning of a command that changes the object."""
         meta = self._raw['metadata']
         where = f" -n {meta['namespace']}" if meta.get('namespace') else ''
-        # Kubectl takes a name with a version only with a group, too.
+        # Kubectl takes a version in the name of a resource only together with a group.
         kind = str(self._resource) if self._resource.group else self._resource.plural
         return f"kubectl {verb} {kind} {meta['name']}{where}"
 

@@ -26,8 +26,8 @@ class SectionOption(click.Option):
     """
     An option in a section of the help, which an environment variable can set.
 
-    The variable is named after the option, e.g. ``KOPF_RUN_LIVENESS`` after ``--liveness``. For the
-    options that Kopf 1 has named otherwise, that other name is understood, too.
+    The variable is named after the option, e.g. ``KOPF_RUN_LIVENESS`` after ``--liveness``. If
+    Kopf 1 has named the variable otherwise, that other name also works.
     """
 
     def __init__(self, *args: Any, section: str = ORDER[-1], **kwargs: Any) -> None:

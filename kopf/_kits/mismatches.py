@@ -43,7 +43,7 @@ def find(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> str 
     """
     Find the first criterion that the object does not meet; None if the handler matches.
 
-    A callback that raises an error is a mismatch, too.
+    A filter function that raises an error is also a mismatch.
     """
     try:
         mismatch = filters.find_mismatch(handler, cause)

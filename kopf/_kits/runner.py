@@ -41,7 +41,7 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
         assert runner.exception is None
         assert 'Deleted, really deleted' in runner.stdout
 
-    The thread has its own event loop, so the test can have an event loop, too. At the end of the
+    The thread has its own event loop, so the test can also have an event loop. At the end of the
     block, the operator stops. The results are those of :class:`click.testing.Result`, with two
     differences: ``stdout`` also contains what went to stderr, such as the log; and if the command
     line reports an error in one line, ``exception`` is the error itself. Results are available

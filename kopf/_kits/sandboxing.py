@@ -110,7 +110,7 @@ def _confine(
     except commanding.CommandError as e:
         raise click.ClickException(str(e)) from e
     assert item.token is not None
-    thread.sandbox.share_user(item.token, place.token)  # the clients of handlers are confined, too
+    thread.sandbox.share_user(item.token, place.token)  # it also confines the clients of handlers
     config = thread.kubeconfig()
     for user in config['users']:
         user['user'] = {'token': item.token}
@@ -161,8 +161,8 @@ def _report(
         make: Callable[..., upstreams.Upstream] = upstreams.Upstream,
 ) -> Iterator[upstreams.Upstream | None]:
     """
-    Make the upstream, if there is to be one. At the end, print what it was asked for, and what the
-    handlers need and it has refused.
+    Make the upstream, if the context names one. At the end, print how many requests it got, and
+    which resources the handlers need, but could not be read.
     """
     if context is None:
         yield None

@@ -35,7 +35,7 @@ IMPATIENCE = 0.5
 """
 How long (seconds) after the first signal another Ctrl+C counts as a second one.
 
-Tools that run operators often forward the Ctrl+C that the terminal has sent to the operator, too.
+Tools that run operators often forward a Ctrl+C that the terminal has also sent to the operator.
 """
 
 EXIT_PATIENCE = 0.5

@@ -30,11 +30,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     """
-    Run so many processes of ``kopf`` with these arguments, until they end; return the exit code.
+    Run this number of ``kopf`` processes with these arguments until they end; return the exit code.
 
-    If a process ends by itself, the others are stopped, too: whoever has started all of them can
-    start them again. The exit code is that of the process which has ended first. If this process is
-    killed, they stop by themselves.
+    If one process ends by itself, this function stops the others, so that the supervisor of all of
+    them can start them again. The exit code is that of the process which has ended first. If the
+    parent process is killed, its processes stop by themselves.
 
     ``served`` are the URLs at which the processes serve something, by their options. The ports of
     the first process are these; those of the next ones are higher by 1 each. But the health checks
@@ -87,9 +87,11 @@ def _wait(
 @contextlib.contextmanager
 def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
     """
-    Serve the health of several processes together, which serve theirs at the ``asked`` URLs.
+    Serve the health of several processes together. Each process serves its own health at one of the
+    ``asked`` URLs.
 
-    Nothing is served if any free port is to be taken: then, nobody knows those of the processes.
+    Serve nothing if the port is 0, i.e. any free port: then, nobody knows the ports of the
+    processes.
     """
     endpoint = endpoints.Endpoint.parse(url)
     processes = [endpoints.Endpoint.parse(item) for item in asked]
@@ -140,10 +142,11 @@ def shift(url: str, offset: int) -> str:
 @contextlib.contextmanager
 def forward_signals(forward: Callable[[int], None]) -> Iterator[threading.Event]:
     """
-    Call the function for SIGINT and SIGTERM, to send them to child processes.
+    Call the function for SIGINT and SIGTERM, to send these signals to child processes.
 
-    The event is set then. For Ctrl+C, the terminal signals the children too. So the first signal is
-    sent as SIGTERM: however late it is, operators do not take it for a second Ctrl+C.
+    The event is set at the first signal. On Ctrl+C, the terminal also signals the child processes.
+    So the first signal is sent to them as SIGTERM: however late it comes, operators do not take it
+    for a second Ctrl+C.
     """
     known: dict[signal.Signals, Any] = {}
     forwarded = threading.Event()

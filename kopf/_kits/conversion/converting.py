@@ -126,7 +126,7 @@ class Converter(bodies.Converter):
         """
         Convert an object to another version. The object itself is not changed.
 
-        Parts of objects are converted, too: server-side apply sends what some managers own. So no
+        Parts of objects are also converted: server-side apply sends what some managers own. So no
         defaults are set: they would look like what somebody owns.
 
         :raises ConversionError: if it cannot be converted.
@@ -136,7 +136,7 @@ class Converter(bodies.Converter):
             return made
         try:
             for neighbour, step in self._find_way(source, version):
-                # Each version on the way restores and keeps its own: it can be edited there, too.
+                # Each version on the way restores and keeps its own: people can also edit it there.
                 former, made = made, self._prune(self._go(made, [(neighbour, step)]))
                 if step.lossless:
                     made = self._keep(former, made, source, neighbour)

@@ -28,7 +28,7 @@ def convert(
 
     Fields that are not named here have the same place in both versions. The functions get the
     object as a dict, whose fields are moved: they change it in place, or return another one. They
-    get parts of objects, too, as server-side apply sends them, so any field can be absent.
+    also get parts of objects, as server-side apply sends them, so any field can be absent.
 
     ::
 

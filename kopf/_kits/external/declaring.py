@@ -75,7 +75,7 @@ class External(driving.Declaration):
     def delete(self, fn: FunctionT) -> FunctionT:
         """
         Declare the function that deletes a thing by its ``key``. It is called until ``observe``
-        returns `None`, so it is called for things that are gone, too.
+        returns `None`, so it is also called for things that are gone.
         """
         return self._declare('delete', fn)
 

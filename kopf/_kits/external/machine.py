@@ -57,7 +57,7 @@ class Situation:
     is_deleting: bool = False
     is_paused: bool = False
     waits_for: str | None = None
-    """What has to be there, or to be gone, before this thing is created, or deleted."""
+    """What must exist before this thing is created, or must be gone before it is deleted."""
     adopt: Key | None = None
     """The key that somebody has given by an annotation."""
     is_retry: bool = False
@@ -98,7 +98,7 @@ class Call(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Forget the record: nothing is left, or nothing has to be done about it."""
+    """Forget the record: nothing is left, or nobody must do anything about what is left."""
 
 
 class Rest(NamedTuple):
@@ -265,7 +265,7 @@ def name_fields(found: diffs.Diff) -> str:
 
 
 def compare(observed: Any, desired: Any) -> diffs.Diff:
-    """Compare what there is to what should be, as far as the latter says anything."""
+    """Compare the observed state with the desired one, only in the fields that the latter has."""
     return diffs.diff(restrict(observed, desired), desired)
 
 

@@ -66,7 +66,7 @@ class Record:
     since: datetime.datetime | None = None
     """When the last such call was announced, or when the key became known."""
     previous: tuple[Key, ...] = ()
-    """The things that this one replaces, and that are to be deleted."""
+    """The things that this one replaces, and that the operator still has to delete."""
     adopted: Key | None = None
     """The key of the annotation that was followed, so that it is not followed twice."""
     synced: str | None = None

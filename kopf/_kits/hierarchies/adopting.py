@@ -244,7 +244,7 @@ def adopt(
     :param forced: whether to replace existing names, namespaces, and labels.
     :param strict: whether the objects get exactly the name of the owner. Otherwise, the API server
         appends a random suffix.
-    :param nested: a field with a template of objects that gets the labels, too, e.g.
+    :param nested: a field with a template of objects that also gets the labels, e.g.
         ``'spec.template'``; or several of them. Default: none.
     :raises LookupError: outside of handlers, if there is no ``owner``.
     :raises TypeError: if ``objs`` contains something that is not an object, or the ``owner`` is

@@ -161,7 +161,7 @@ class _Migration:
             if definition['status']['storedVersions'] == versions:
                 return
             version = definition['metadata']['resourceVersion']
-            with contextlib.suppress(errors.APIConflictError):  # others write its status, too
+            with contextlib.suppress(errors.APIConflictError):  # others also write its status
                 await patching.patch(
                     self.sweep.client, resource=references.CRDS, namespace=None, name=self.name,
                     payload={'metadata': {'resourceVersion': version},

@@ -22,7 +22,7 @@ from kopf._kits import commanding
 from kopf._kits.lifecycle import sweeping
 
 PAUSES = (0, 0.1, 0.2, 0.5, 1, 2)
-"""The pauses (seconds) before each attempt to write an object that others write, too."""
+"""The pauses (seconds) before each attempt to write an object that others also write."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ for all objects.
 """
 
 Meta = Mapping[str, Any]
-"""What has to be known of an object to write it, see `get_meta`."""
+"""The metadata that a write of an object needs, see `get_meta`."""
 
 
 @dataclasses.dataclass(frozen=True)

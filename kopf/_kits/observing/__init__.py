@@ -9,7 +9,7 @@ The modules: `tracing` makes spans of OpenTelemetry. `metrics` are the figures f
 as JSON. `inspection` finds what is shown of an operator when somebody asks.
 
 The metrics have the names that controller-runtime uses. So, the dashboards and alerts of operators
-in Go are of use for operators in Python, too. The kind of the objects, in lower case, is the name
+in Go also work for operators in Python. The kind of the objects, in lower case, is the name
 of the controller, as in controller-runtime. Kopf adds what controller-runtime does not know:
 handlers, daemons, timers, indices, watches. No label is of an object, so the number of series does
 not grow with the objects, and no metrics contain names or contents of objects.

@@ -214,7 +214,7 @@ class Meter(observers.Observer):
         self._roots: set[str] = set()
 
     def show(self, metric: series.Metric[V]) -> series.Metric[V]:
-        """Show this metric, too, from now on."""
+        """Also show this metric, from now on."""
         self._metrics.append(metric)
         return metric
 

@@ -4,7 +4,7 @@ Tracing: what an operator does, as spans of OpenTelemetry.
 A reconciliation of an object is a trace of its own. The attempts of its handlers and its writes are
 spans within, and so are the spans of the handlers and of their libraries: the context of
 OpenTelemetry is a context variable, which tasks and threads of handlers inherit. An attempt of a
-daemon, a timer, or an index is a trace of its own, too, as it belongs to no reconciliation.
+daemon, a timer, or an index is also a trace of its own, as it belongs to no reconciliation.
 
 The names of the spans are of the kinds of objects and of the handlers, never of objects. Of errors,
 the spans have what the log says: the type and the message, without the traceback.

@@ -37,7 +37,7 @@ SIGNS = {'create': '+', 'update': '~', 'delete': '-'}
 
 STYLES: Mapping[str, Any] = {
     '-': {'fg': 'red'}, '+': {'fg': 'green'}, '!': {'fg': 'yellow'}, '#': {'bold': True}}
-"""The styles of lines by their first characters, which diffs in Markdown have, too."""
+"""The styles of lines by their first characters, which diffs in Markdown also have."""
 
 
 def render(plan: Plan, form: str, *, is_colored: bool = False) -> str:

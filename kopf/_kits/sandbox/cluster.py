@@ -54,11 +54,11 @@ class Origin:
         return None
 
     def can_have(self, dependent: Entry, resource: Resource, owner: Resource, uid: str) -> bool:
-        """Whether an owner that is not stored can exist nevertheless, or is not to be missed."""
+        """Whether an owner that is not stored can exist nevertheless, or does not count."""
         return False
 
     def reread(self, resource: Resource) -> None:
-        """Let the objects of the origin be read by their new definition, too."""
+        """Read the known objects of the origin again, by their new definition."""
 
     def miss(self, group: str, version: str, plural: str) -> None:
         """Note a request for a resource that is not served."""

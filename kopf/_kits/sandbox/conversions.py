@@ -41,7 +41,7 @@ async def run(cluster: Cluster, operate: Callable[[], Awaitable[T]]) -> T:
 
 
 async def prepare(cluster: Cluster, kind: Kind, obj: Obj | None) -> None:
-    """Convert in advance, so that the operation does not have to be repeated."""
+    """Convert in advance, so that the operation need not be repeated."""
     while obj is not None:
         try:
             objects.converted(kind, obj)

@@ -207,7 +207,7 @@ def _order(obj: Mapping[str, Any]) -> int:
 
 
 def _explain(obj: Mapping[str, Any], error: APIError) -> str:
-    """Say what is to do about an object that is refused."""
+    """Say what the user can do about an object that is refused."""
     missing = [key for key in ('apiVersion', 'kind') if not obj.get(key)]
     if missing:
         return f". It has no {' and no '.join(missing)}."

@@ -64,7 +64,7 @@ def _decode(body: bytes, media_type: str) -> Any:
 
 
 def decode_dict(body: bytes, media_type: str) -> Obj:
-    """The same, if it is a dict. Raises `DecodingError` otherwise, too."""
+    """The same, but only for a dict. Raises `DecodingError` also for anything else."""
     try:
         obj = decode_any(body, media_type)
     except encoding.DecodingError as e:
@@ -230,7 +230,7 @@ def view(kind: Kind, raw: bytes) -> bytes:
 
 
 class Pending(Exception):
-    """These objects have to be converted by the webhook of their kind to this version."""
+    """The webhook of their kind must first convert these objects to this version."""
 
     def __init__(self, kind: Kind, *objs: Obj) -> None:
         super().__init__()
@@ -263,7 +263,7 @@ def converted(kind: Kind, obj: Obj) -> Obj:
     """
     The object in this version of its kind; where nothing else is known, renamed only.
 
-    Raises `Pending` if a webhook has to be called first.
+    Raises `Pending` if the caller must call a webhook first.
     """
     if kind.conversion is None or obj.get('apiVersion') == kind.api_version:
         return {**builtins.convert(obj, kind.api_version),

@@ -38,7 +38,7 @@ ANONYMOUS = User('system:anonymous', ('system:unauthenticated',))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a request is to do: with a resource, or (if ``path`` is set) with a path."""
+    """What a request asks for: of a resource, or (if ``path`` is set) of a path."""
     verb: str
     group: str = ''
     resource: str = ''
@@ -262,7 +262,7 @@ def verb_of(method: str, address: Address, query: Mapping[str, Sequence[str]]) -
 
 
 def make_target(method: str, address: Address, query: Mapping[str, Sequence[str]]) -> Target:
-    """What a request to a resource is to do."""
+    """What a request to a resource asks for."""
     return Target(
         verb=verb_of(method, address, query), group=address.group, resource=address.plural,
         subresource=address.subresource, name=address.name or selected_name(query),

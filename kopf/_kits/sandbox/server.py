@@ -46,7 +46,7 @@ class Sandbox(Direct):
     :param tls: whether to serve HTTPS, with certificates made for this run. Otherwise, HTTP.
     :param state: the file from which to load the objects, and in which to save them. Default: none.
     :param load: YAML files with objects, and objects as dicts, to apply at the start.
-    :param upstream: the cluster whose objects are here, too. Default: none.
+    :param upstream: the cluster whose objects are also here. Default: none.
     :param history: the number of the latest changes to keep for watches and for pages of lists.
     """
 

@@ -32,7 +32,7 @@ class Cause:
 class APIError(Exception):
     """
     A request is refused. ``code`` is of HTTP, ``reason`` of Kubernetes; ``details`` is as in
-    ``Status.details`` (``None`` for none); ``retry_after`` in seconds goes to the header too;
+    ``Status.details`` (``None`` for none); ``retry_after`` in seconds also goes to the header;
     ``continuing`` is a token to go on with in spite of the error; ``warnings`` were due before it.
     """
     code: int = 500

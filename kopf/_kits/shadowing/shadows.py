@@ -115,7 +115,7 @@ class Shadow(attribution.Attribution):
         generating.is_dry_var.set(True)
 
     def withhold(self, call: externals.Withheld) -> None:
-        """Note a call of an external system: what it would change, production changes, too."""
+        """Note a call of an external system: what it would change, production also changes."""
         place = attribution.describe(call.cause.resource, call.cause.body)
         self.withheld.add((call.verb, f"{call.handler.id} for {place}", call.key))
 
@@ -148,8 +148,8 @@ class Shadow(attribution.Attribution):
 
     def hear_refusal(self, request: requests.Request, error: APIError) -> None:
         """
-        Note a write that is refused as invalid. It is no difference: nobody knows whether it is
-        refused in production, too.
+        Note a write that is refused as invalid. It is no difference: nobody knows whether
+        production also refuses it.
         """
         refused = dryruns.make_refused(request, error, self._find_writers())
         if refused is not None and refused.handlers and error.code == 422:

@@ -46,7 +46,7 @@ class Twin:
     real: Entry | None
     """As it is upstream; None if it does not exist there (any more)."""
     first: Entry | None = None
-    """As production has created it, until the new version does, too."""
+    """As production has created it, until the new version also creates it."""
     last: Entry | None = None
     """As it was upstream when it was deleted there."""
     is_deleted: bool = False
@@ -54,7 +54,7 @@ class Twin:
     writers: dict[str, None] = dataclasses.field(default_factory=dict)
     """The handlers of the new version that have written to it."""
     since: dict[tuple[comparing.Path, str], float] = dataclasses.field(default_factory=dict)
-    """Since when fields differ, by the notes of the findings, too."""
+    """Since when fields differ; the key also has the note of the finding."""
     told: dict[comparing.Path, verdicts.Finding] = dataclasses.field(default_factory=dict)
     uids: set[str] = dataclasses.field(default_factory=set)
     """The uids whose names are known because of it: those of either side."""
@@ -210,7 +210,7 @@ class Twins(overlays.Overlay):
     def _undo(self, kind: Kind, old: Obj, new: Obj) -> Obj:
         """Make the new state without what production has done."""
         made = evidence.undo(schemas.typed_schema_of(kind), old, new, self._is_own)
-        made['metadata'].pop('generation', None)  # it counts what production has done, too
+        made['metadata'].pop('generation', None)  # it also counts what production has done
         return made
 
     def _follow(self, item: overlays.Item, before: Entry, after: Entry) -> None:
@@ -267,7 +267,7 @@ class Twins(overlays.Overlay):
     # Comparing.
 
     def _look(self, item: overlays.Item, *, is_ours: bool = False) -> None:
-        """Note since when which fields differ, and look again when this is to be told."""
+        """Note since when which fields differ, and look again when a finding is due."""
         twin, now = self._twins[item], self._now()
         found = self._compare(item)
         if WHOLE in found and twin.last is not None and twin.real is None and (

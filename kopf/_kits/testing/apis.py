@@ -61,7 +61,7 @@ class API:
             attribute ``confinement`` tells which others were ``refused``, and which are ``unused``.
             It needs a sandbox.
         :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
-        :raises ValueError: if the rights are to be limited, but the API is no sandbox.
+        :raises ValueError: if ``rbac`` is set, but the API is no sandbox.
         """
         operator = operators.Operator(*sources, credentials=self.credentials, **options)
         self.operators.append(operator)

@@ -75,7 +75,7 @@ class System(abc.ABC):
     An external system at an ``url``, which is served for the block of ``async with``.
 
     ``calls`` are the calls since the beginning of the block, ``faults`` what hits them. Whoever
-    explores replaces ``meet_call`` and ``meet_answer``, which see each call, and hit it, too.
+    explores replaces ``meet_call`` and ``meet_answer``, which see each call, and can also hit it.
     """
 
     def __init__(self, *, unique: str) -> None:

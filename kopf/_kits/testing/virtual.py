@@ -6,7 +6,7 @@ foreign servers. If a timer is due sooner, the time goes on as fast as the real 
 thread that waits for the loop does not work: e.g. for a request, or for the ``stopped`` flag.
 
 Servers in the same loop are connected in memory, so that the loop sees all data in transit. Other
-programs can connect to these servers too.
+programs can also connect to these servers.
 """
 import asyncio
 import asyncio.sslproto
@@ -266,7 +266,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         work.add_done_callback(lambda _: _finish(waiting))
 
     def make_flag(self) -> threading.Event | None:
-        """Make an event for which threads wait in virtual time. It is to be set in the loop."""
+        """Make an event for which threads wait in virtual time. Set it only in the loop."""
         return _Flag(self)
 
     def close(self) -> None:

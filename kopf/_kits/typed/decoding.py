@@ -167,7 +167,7 @@ def _parse_bytes(text: str) -> bytes:
 
 
 def _parse_moment(text: str) -> datetime.datetime:
-    return datetime.datetime.fromisoformat(text.upper())  # the API takes a small z, too
+    return datetime.datetime.fromisoformat(text.upper())  # the API also takes a small z
 
 
 _PARSERS: Mapping[Any, Callable[[Any], Any]] = {

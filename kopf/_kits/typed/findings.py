@@ -22,8 +22,8 @@ SOURCES: Mapping[str, str] = _DATA['sources']
 
 class Rule:
     """
-    What is to be found, and why. The level is that of most of its findings; the sources are names
-    in `SOURCES`.
+    What a check looks for, and why. The level is that of most of its findings; the sources are
+    names in `SOURCES`.
     """
 
     def __init__(self, name: str, level: Level, meaning: str, *sources: str) -> None:

@@ -163,7 +163,7 @@ def crd(
     """
     Declare a class as a kind of the API: the annotations ``spec`` and ``status`` are its schema.
 
-    The definition (CustomResourceDefinition) is printed by ``kopf crd``. Nothing is looked at
+    ``kopf crd`` prints the definition (CustomResourceDefinition). Nothing is looked at
     before the class is used: neither its annotations, nor those of its fields.
 
     ::

@@ -92,7 +92,7 @@ def check(
     is its minor version of Kubernetes, unless the options have one. The ``converted`` definitions
     are those that the operator completes with the address of its webhook.
 
-    :raises CommandError: if a file cannot be read, or there is no such rule as is to be allowed.
+    :raises CommandError: if a file cannot be read, or if ``--allow`` names an unknown rule.
     """
     if unknown := sorted(each for each in options.allow if each.partition(':')[0] not in RULES):
         raise commanding.CommandError(
@@ -206,8 +206,8 @@ async def publish(
         vault: vaults.Vault | None = None,
 ) -> Report:
     """
-    Check definitions as `check` does, also against those of the cluster; then apply them, if they
-    are to be applied, and nothing is wrong. The report lists what the cluster does not enforce of
+    Check definitions as `check` does, also against those of the cluster; then apply them, if the
+    options say so, and nothing is wrong. The report lists what the cluster does not enforce of
     what is applied. The cluster is not asked without need.
 
     :raises CommandError: as `check` does, or if the API server refuses something.

@@ -1,8 +1,8 @@
 """
 The vocabulary of typed kinds: what annotations say beyond the types of Python.
 
-The constraints of annotated-types, of msgspec, and of pydantic are understood, too: by the names of
-their attributes, so none of these libraries is imported.
+Kopf also understands the constraints of annotated-types, of msgspec, and of pydantic: by the names
+of their attributes, so none of these libraries is imported.
 """
 import dataclasses
 import datetime

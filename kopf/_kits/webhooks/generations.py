@@ -138,7 +138,7 @@ def is_late(store: Store, *, now: datetime.datetime, times: Times) -> bool:
 
 
 def get_renewal(store: Store, current: Generation, *, times: Times) -> datetime.datetime:
-    """Get when the certificate is to be renewed: at two thirds of its life, or some days before."""
+    """Get when replicas renew the certificate: at two thirds of its life, or some days before."""
     share = int(hashlib.sha256(store.uid.encode()).hexdigest()[:8], 16) / 2 ** 32
     return current.until - times.life / 3 - times.life / MAX_JITTER * share
 

@@ -114,7 +114,7 @@ def make_listener(
     """
     Open the sockets of a listener. If the port is 0, a free port is used.
 
-    If the port is ``shared``, other processes can listen at it, too.
+    If the port is ``shared``, other processes can also listen at it.
 
     :raises OSError: if the sockets cannot be opened.
     """

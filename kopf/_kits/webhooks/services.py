@@ -39,7 +39,7 @@ SERVICE_PORT = 443
 """The port of the Service: Kubernetes assumes it if a webhook configuration names none."""
 
 REPEATED_PAUSE = 1.0
-"""How long (seconds) to wait before a step is repeated, e.g. as others write the Secret, too."""
+"""How long (seconds) to wait before a step is repeated, e.g. as others also write the Secret."""
 
 FAREWELL_TIMEOUT = 0.5
 """How long (seconds) it can take to remove the report of a replica that exits."""
@@ -64,7 +64,7 @@ class WebhookServiceServer(servers.WebhookContextManager, sites.SitedServer):
     :param secret: the name of the Secret. Default: the name of the service with
         ``-webhook-tls`` appended.
     :param port: the port to listen on. With ``--processes``, all processes listen on it.
-    :param addr: the address to listen on; None for all addresses, of IPv6, too.
+    :param addr: the address to listen on; None for all addresses, including those of IPv6.
     :param url: the URL under which API servers reach the replicas without the Service. Default:
         they use the Service.
     :param extra_sans: more hostnames and addresses for the certificate.
@@ -146,7 +146,7 @@ class Keeper(watching.Sink):
     ) -> None:
         super().__init__()
         self.context: ssl.SSLContext | None = None
-        """With the certificate that is to be served; None before the first one."""
+        """With the certificate that the server serves; None before the first one."""
         self.bundle = b''
         """The certificates that API servers must trust, in PEM, as they are known last."""
         self._site = site

@@ -3,7 +3,7 @@ Ownership of fields: server-side apply, and the bookkeeping for all other writes
 
 The manager that has set a field owns the field. An update takes over the ownership. An apply of
 a field of another manager is a conflict, unless it is forced. If a manager no longer applies
-a field, the field is removed, unless other managers own it too. All functions are pure: the given
+a field, the field is removed, unless other managers also own it. All functions are pure: the given
 objects are not changed.
 """
 from collections.abc import Iterable

@@ -34,7 +34,7 @@ def _facts() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _fill(schema: nodes.Schema, value: Any) -> Any:
-    """Fill in the defaults of the definitions, and those of the fields, which tell zeros too."""
+    """Fill in the defaults of the definitions and of the fields; those of fields include zeros."""
     name = schema.name
     if name == scalars.QUANTITY:
         return quantities.canonicalize(value)

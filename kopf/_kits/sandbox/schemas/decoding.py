@@ -19,7 +19,7 @@ def decode(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
     """
     The object without its unknown fields, nulls, and values as empty as those not given.
 
-    Returns it, itself if nothing was to be changed, and the paths of the unknown fields, sorted.
+    Returns it, itself if it needs no change, and the paths of the unknown fields, sorted.
     Raises `Undecodable` for a value of a wrong type.
     """
     decoder = _Decoder()
@@ -47,7 +47,7 @@ def decode_embedded(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
     """
     Decode the metadata of the resources embedded in a custom resource, wherever the schema tells.
 
-    Returns the object, itself if nothing was to be changed, and the paths of unknown fields.
+    Returns the object, itself if it needs no change, and the paths of unknown fields.
     Raises `Undecodable` for a value of a wrong type.
     """
     unknown: list[str] = []

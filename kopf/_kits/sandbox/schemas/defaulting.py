@@ -15,7 +15,7 @@ def default(schema: nodes.Schema, obj: statuses.Obj, *, nulls: bool = False) -> 
     A null counts as absent where the schema does not allow it: the default replaces it; with no
     default, it is dropped from objects (in lists it stays, for the validation to refuse).
     With ``nulls``, such nulls stay where there is a type: the API does so with what is applied.
-    Returns the object itself if nothing was to be changed.
+    Returns the object itself if it needs no change.
     """
     return _default_dict(schema, obj, nulls)
 

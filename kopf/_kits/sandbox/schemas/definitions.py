@@ -71,7 +71,7 @@ EMBEDDED = nodes.Schema({'properties': {
 
 @functools.lru_cache(maxsize=1024)
 def typed_schema_of(kind: kinds.Kind) -> nodes.Schema:
-    """The same with the types of the metadata for custom resources too, not only of the rest."""
+    """The same; for custom resources, it contains not only the rest, but also the metadata."""
     if not kind.custom:
         return schema_of(kind)
     schema = nodes.Schema(kind.schema or {})

@@ -4,7 +4,7 @@ Rules of custom resources in CEL, the Common Expression Language (``x-kubernetes
 The rules need the package ``common-expression-language``. Without the package, all rules count as
 fulfilled, so the sandbox stores objects that a real API would refuse. There are no estimates of
 costs, and no checks of types before the evaluation. Of the functions of Kubernetes, only those for
-lists and strings are available; rules with others count as fulfilled, too.
+lists and strings are available; rules with others also count as fulfilled.
 """
 import base64
 import contextlib

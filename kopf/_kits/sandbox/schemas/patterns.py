@@ -18,7 +18,7 @@ class UnknownPattern(ValueError):
 @functools.lru_cache(maxsize=1024)
 def compile(pattern: str) -> Callable[[str], object]:
     r"""
-    A function that searches for a pattern of the API's dialect (RE2), where it is Python's too.
+    A function that searches for a pattern of the API's dialect (RE2), where Python agrees with it.
 
     They differ in the end of the text (``$`` and ``\z``) and in the POSIX classes. Classes
     by Unicode properties (``\pL``) are not supported: `UnknownPattern` is raised.

@@ -14,7 +14,7 @@ def prune(schema: nodes.Schema, obj: statuses.Obj) -> tuple[statuses.Obj, list[s
     """
     Drop the fields of a custom resource that its schema does not specify.
 
-    Returns the object, itself if nothing was to be dropped, and the paths of what was, sorted.
+    Returns the object, itself if nothing is dropped, and the sorted paths of what is dropped.
     The metadata is not looked into, neither the object's nor those of embedded resources.
     """
     unknown: list[paths.Path] = []
