@@ -71,10 +71,10 @@ class Fence(NamedTuple):
     is_up: Callable[[], bool]
     """Whether others could have handled the object since the known state."""
     judge: Callable[[bodies.RawBody, bodies.RawBody], claims.Verdict]
-    """Judge the second state, for what is claimed on the first one."""
+    """Say what the second, newer state means for what this operator knows of the first one."""
     ledger: claims.Ledger
     confirm: Callable[[], None]
-    """Note that nobody has handled the object until the newest state, which was just read."""
+    """Note that nobody else has handled the object up to the newest state, which was just read."""
 
 
 class Target(NamedTuple):
@@ -114,7 +114,7 @@ class Target(NamedTuple):
     def is_recorded(
             self, patch: Mapping[str, Any], expected: bodies.RawBody, actual: bodies.RawBody,
     ) -> bool:
-        """Whether the newest state has the patch, as the records of this operator prove."""
+        """Whether the newest state contains the patch, as the records of this operator prove."""
         patched: Any = patches.merge(expected, patch)
         return _is_reflected(patch, actual) and self.fence is not None and (
             self.fence.ledger.is_written(expected, patched, actual))
@@ -146,7 +146,7 @@ class Target(NamedTuple):
         ``permit`` is as in `api.Client.request`; its errors are raised.
 
         HTTP 404 alone does not mean that the object is gone: while a CRD is changing, the API
-        server responds so for existing objects, too. So, the object is looked for in the list.
+        server also responds so for existing objects. So, the list decides whether it is gone.
 
         :raises PatchError: if the patch cannot be encoded as JSON, or is nested too deeply.
         :raises errors.APINotFoundError: if the object is in the list, or the list is also HTTP 404.
@@ -184,8 +184,8 @@ class Target(NamedTuple):
         """
         Get the newest state of the object; None if it is gone.
 
-        An object of the same name but of another uid is another object. The errors also tell of the
-        earlier attempts of the write ``after`` which the object is read.
+        An object of the same name but of another uid is another object. ``after`` is the error of
+        a write. If the reading fails, its error also names the earlier attempts of that write.
         """
         meta = raw['metadata']
         try:
@@ -201,7 +201,7 @@ class Target(NamedTuple):
 
 def is_in_place(raw: bodies.RawBody, patch: patches.Patch) -> bool:
     """
-    Whether the object is already as the patch makes it, so that nothing has to be sent.
+    Whether the object is already as the patch makes it, so that there is nothing to send.
 
     :raises PatchError: if the patch is nested too deeply.
     """
@@ -224,9 +224,9 @@ async def apply(
     A patch with functions is sent as a JSON patch, which tests that the object has not changed
     since the functions were called. Other patches are sent as merge patches.
 
-    If the resource has the status as a subresource, the status is sent separately. The part with
-    the closing of the handling cycle is sent last: if the other part fails, the cycle must not be
-    closed. By ``commit_in_status``, this is the status; otherwise, the status is sent first.
+    If the resource has the status as a subresource, the status is sent separately. The part that
+    closes the handling cycle is sent last: if the other part fails, the cycle must not be closed.
+    With ``commit_in_status``, the last part is the status; otherwise, the status is sent first.
 
     :raises errors.APIError: if the API server refuses the patch, or cannot be reached.
     :raises PatchError: if the patch cannot be made.
@@ -270,7 +270,7 @@ async def _merge(
             e.follow(earlier)
             earlier = e.earlier
             newest = await target.read_again(raw, after=e)
-            if newest is None:  # the uid of a new object of the same name causes such errors, too
+            if newest is None:  # another uid, of a new object of the same name, also causes this
                 return None
             if isinstance(e, errors.APIUnprocessableError):
                 raise

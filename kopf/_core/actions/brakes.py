@@ -1,9 +1,10 @@
 """
 Brakes: budgets for what a wrong version of an operator would do to very many objects at once.
 
-A budget is for one kind of objects: so many in a minute, or a share of what there is, if that is
-more. What is over the budget is a warning; or, if so set, it is refused, until somebody has
-released the objects for which it is done, or until nothing was refused for a while.
+A budget is for one `Risk` and one resource: a number in a minute, or a share of the objects, if
+that is more. What exceeds the budget is logged as a warning. With ``settings.brakes.stop``, it is
+refused, until somebody releases the objects for which it is done, or until nothing has exceeded the
+budget for a while.
 """
 import collections
 import dataclasses
@@ -18,16 +19,16 @@ from kopf._cogs.structs import bodies, references
 from kopf._core.intents import pauses
 
 PERIOD = 60.0
-"""For how long (seconds) a budget is."""
+"""The time (seconds) for which a budget is given."""
 
 MEMORY = 3600.0
 """
-For how long (seconds) nothing must be refused until the budget counts anew. It is longer than the
+After how long (seconds) without an excess the budget is available again. It is longer than the
 longest delay between two attempts of a reconciling handler.
 """
 
 ANNOTATION = 'kopf.dev/brakes-released-until'
-"""Until when the brakes do not matter for what is done for an object: a time in ISO 8601."""
+"""Until when the brakes let pass all that is done for an object: a time in ISO 8601."""
 
 
 class Risk(enum.Enum):
@@ -40,11 +41,11 @@ class Risk(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class _Tally:
-    """What was taken from a budget, by monotonic times."""
+    """When something was taken from a budget, in monotonic times."""
     taken: dict[str, float] = dataclasses.field(default_factory=collections.OrderedDict)
-    """When it was taken for which object: once, as further attempts are the same step."""
+    """By the uids of the objects: further attempts for an object are the same step."""
     exceeded: float = float('-inf')
-    """When more was asked for than there was, the last time."""
+    """When the budget was exceeded for the last time."""
     excesses: int = 0
 
     def expire(self, now: float) -> None:
@@ -52,7 +53,7 @@ class _Tally:
             del self.taken[first]
 
     def exceed(self, now: float) -> bool:
-        """Note that more is asked for than there is; return whether that is news."""
+        """Note that the budget is exceeded; return whether that is news."""
         before, self.exceeded = self.exceeded, now
         self.excesses += 1
         return before <= now - MEMORY
@@ -80,9 +81,9 @@ class Brakes:
         """
         Take one from the budget, or say why it is refused.
 
-        ``uid`` is of the object that it is for, and ``total`` is how many objects of the resource
+        ``uid`` is of the object that changes, and ``total`` is how many objects of the resource
         this replica has. ``parent`` is the object, of the resource ``owner``, for which this is
-        done; its ``logger`` gets what is news.
+        done. Its ``logger`` logs only what is news.
         """
         tally = self._tallies[risk, resource]
         tally.expire(now.mono)
@@ -126,7 +127,7 @@ class Brakes:
 
 
 def is_released(raw: bodies.RawBody, *, now: datetime.datetime) -> bool:
-    """Whether the brakes do not matter for this object now."""
+    """Whether the brakes let pass all that is done for this object now."""
     until = (raw['metadata'].get('annotations') or {}).get(ANNOTATION)
     try:
         return until is not None and now < pauses.parse_time(until)

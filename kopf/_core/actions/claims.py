@@ -1,10 +1,10 @@
 """
 Claims: what a newer state of an object means for what is known of the object.
 
-Whether this operator can go on from what it knows is asked at each look at an object, between its
-handlers, before a write to a newer state, and after a pause. The answer is that of `Ledger.judge`,
-by the records and the essence; the inbox has dropped older versions before. All functions are pure:
-no I/O, no clock.
+Can this operator continue from what it knows? Kopf asks this at each look at an object, between its
+handlers, before a write to a newer state, and after a pause. `Ledger.judge` answers, by the records
+and the essence. The inbox has dropped older versions before. All functions are pure: no I/O, no
+clock.
 """
 import enum
 from collections.abc import Sequence
@@ -80,14 +80,14 @@ class Ledger(NamedTuple):
             is_exclusive: bool = False,
     ) -> Verdict:
         """
-        Judge a newer state, for what this operator knows of the object, and makes of it.
+        Say what a newer state means for what this operator knows of the object, and has written.
 
-        ``known`` is the state from which this operator goes on; None if no state is kept. ``made``
-        is what those writes make of the object whose result is not known, and ``conclusion`` what
-        such a closing PATCH leaves behind. ``view`` is what was seen of the known state; None if
-        changes do not matter. ``expected`` is the essence after the own writes; by default, that of
-        the view. ``is_exclusive`` is whether nobody else can have handled the object since the
-        known state.
+        ``known`` is the state from which this operator continues; None if no state is kept.
+        ``made`` are the states that writes with unknown results make of the object;
+        ``conclusion`` is what a closing PATCH with an unknown result leaves behind. ``view`` is
+        what was seen of the known state; None if changes do not matter. ``expected`` is the essence
+        after the own writes; by default, that of the view. ``is_exclusive`` is whether nobody else
+        can have handled the object since the known state.
         """
         if conclusion is not None and self.is_closed(newest, conclusion):
             return Verdict.CLOSED
@@ -107,5 +107,5 @@ class Ledger(NamedTuple):
 
 
 def is_changed(view: decisions.View, newest: decisions.View) -> bool:
-    """Whether the handlers see anything else than before, also if this operator has changed it."""
+    """Whether the handlers see another state than before, even if this operator has changed it."""
     return (newest.essence, newest.deleting) != (view.essence, view.deleting)

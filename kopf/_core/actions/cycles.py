@@ -13,8 +13,8 @@ handlers of a cycle can have seen different states of it:
   since then. It becomes the last-handled state when the cycle closes. What others have changed
   beyond the base is the diff of the next cycle, for all handlers;
 - the *divergent* state is what some handlers know instead of the base. It matters only if
-  the object returns to the base: the diff is empty then, but those handlers have to be called.
-  A cycle that closes with a divergent state leaves it to the next cycle, on the object, too.
+  the object returns to the base: the diff is empty then, but the cycle must call those handlers.
+  A cycle that closes with a divergent state leaves it to the next cycle, also on the object.
 
 The example: handlers ``one`` and ``two`` are for updates of ``spec.f``; 0 is last handled. ``two``
 fails once, and is retried after a while.
@@ -70,9 +70,9 @@ class Cycle(NamedTuple):
     """The top-level handlers that take part in the cycle."""
     unsaved: Mapping[ids.HandlerId, bodies.BodyEssence | None] = {}
     """
-    The handlers whose latest outcomes are not on the object yet, and which essence each of them has
-    seen at last; None if that does not matter. Handlers without progress have finished in a former
-    cycle, and are only to be called for the divergent state. Never changed in place.
+    The handlers whose latest outcomes are not on the object yet, with the essence that each of them
+    has seen last; None if that does not matter. Handlers without progress have finished in a former
+    cycle: only the divergent state calls them again. Never changed in place.
     """
     contributions: tuple[Contribution, ...] = ()
     """The contributions that no PATCH has carried yet, in the order of the attempts."""
@@ -221,7 +221,7 @@ class Cycle(NamedTuple):
             stored=self.stored,
             base=base,
             divergent=divergent,
-            commit=None,  # what was to be closed goes on
+            commit=None,  # the cycle continues, so what its closing PATCH has written is outdated
         )
 
     def sent(
@@ -277,7 +277,7 @@ class Cycle(NamedTuple):
         Reset the finished handlers, so that they are called again.
 
         The caller does so when the states that they have seen are too large for a record. The
-        progress of their sub-handlers is reset too, including the progress on the object.
+        progress of their sub-handlers is also reset, including the progress on the object.
         """
         finished = [id_ for id_, state in self.states.items() if state.finished]
         progress = dict.fromkeys((
@@ -376,7 +376,7 @@ class Cycle(NamedTuple):
             old: bodies.BodyEssence | None, essence: bodies.BodyEssence,
     ) -> bodies.BodyEssence | None:
         """
-        Find if the object has returned from a state that some handlers have seen.
+        Find out whether the object has returned from a state that some handlers have seen.
 
         The result is the base whose diff shows the return to all handlers; None if the object has
         not returned.

@@ -103,7 +103,7 @@ def _take_over(
     Copy the source with those fields of the newer state that the merge patch sets or removes.
 
     An empty dict in the patch changes no dict that is there. An emptied parent is removed, unless
-    the newer state has it, empty too.
+    it is also an empty dict in the newer state.
     """
     result = dict(source)
     for key, value in patch.items():

@@ -60,7 +60,7 @@ class Policy:
     """Whether results are stored on the object. Such results must be encodable as JSON."""
 
     applies_result: bool = False
-    """Whether a result is yet to be applied, and the attempt succeeds only then."""
+    """Whether the attempt succeeds only after its result is applied to the cluster."""
 
     is_backoff_growing: bool = False
     """Whether the default delay after errors doubles with each failed attempt, as in client-go."""
@@ -72,7 +72,8 @@ class Policy:
     """
     Whether synchronous functions have threads which the handlers of objects cannot occupy.
 
-    Those can wait for the operator: e.g. `kopf.apply` waits for a login, or for an admission.
+    The handlers of objects can wait for the operator itself: e.g. `kopf.apply` waits for a login,
+    or for an admission.
     """
 
 
@@ -134,7 +135,7 @@ async def attempt(
         family: subhandling.Family | None = None,
         filter_error: Exception | None = None,
 ) -> progression.Outcome:
-    """Do as `execute` does, but the observer is notified by the caller, whose attempt is longer."""
+    """Do as `execute` does, but the caller notifies the observer, as its attempt takes longer."""
     settings, clock, logger = context.settings, context.clock, cause.logger
     policy, name = POLICIES[type(handler)], repr(handler)
     now = clock.now()
@@ -275,8 +276,8 @@ def _hold(
     """
     Make the outcome of a handler that is not called, as the object does not fit its types.
 
-    It is no attempt. The next change of the object calls the handler, or stops the timer: here, it
-    has only changed since the timer began to wait.
+    This is no attempt. The next change of the object calls the handler. A timer gets here only if
+    the object has changed while the timer was waiting: it waits until this change stops the timer.
     """
     text = _complain(handler, e, logger)
     if isinstance(handler, handlers.TimerHandler):
@@ -330,9 +331,9 @@ def is_matching(
         handler: handlers.ResourceHandler, cause: causes.ResourceCause, *, context: Context,
 ) -> bool:
     """
-    Whether the handler is for the object, which must fit its types, too.
+    Whether the handler is for the object, and the object fits the types of the handler.
 
-    If it does not, or if the filters fail, that is logged, and the observers are notified.
+    If the object does not fit, or if a filter fails, log that, and notify the observers.
     """
     try:
         if not (handler.unfiltered or filters.matches(handler, cause)):
@@ -366,7 +367,7 @@ def judge(
 ) -> progression.Outcome:
     """
     Make the outcome of a failed attempt, and log it. Errors that were never raised, such as those
-    of what follows from a result, have no traceback in the log.
+    of applying a result, have no traceback in the log.
 
     `PermanentError` and `TemporaryError` say what they mean; for other errors, the mode decides.
     """
@@ -452,10 +453,10 @@ def _take_result(result: Any) -> Any:
 
 def _as_stored(value: Any) -> Any:
     """
-    Make of a value what the API will return: tuples become lists, and keys become strings.
+    Make of a value what the API returns after a write: tuples become lists, keys become strings.
 
-    Otherwise, what is stored would look changed by others, and the handlers would be called again.
-    The value can also belong to the author, who changes it before it is sent.
+    Otherwise, the stored value would look changed by others, and Kopf would call the handlers
+    again. It is also a copy: the author can change the original before the copy is sent.
     """
     return nesting.parse(encode(value))
 

@@ -1,7 +1,7 @@
 """
-Feedback loops: handlers that change their own object are called for that, again and again.
+Feedback loops: handlers that change their own object are called for this change, endlessly.
 
-They are slowed down. All functions are pure: the time is an argument (monotonic, in seconds).
+Kopf slows them down. All functions are pure: the time is an argument (monotonic, in seconds).
 """
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -12,16 +12,16 @@ FREE_CYCLES = 10
 """How many handling cycles in a row can be caused by the handlers' own patches without a delay."""
 
 MAX_DELAY = 60.0
-"""How long (seconds) the delay of the next cycle is at most; it begins with 1, and doubles."""
+"""The longest delay (seconds) of the next cycle. The first delay is 1; each next one doubles."""
 
 QUIET = 120.0
-"""How long (seconds) after a cycle the next one does not count as one more in a row."""
+"""If the next cycle ends later than this (seconds) after the last one, the count begins again."""
 
 
 class Slowdown(NamedTuple):
     """The handling cycles in a row that were caused only by the handlers' own patches."""
     essence: bodies.BodyEssence
-    """What the last of them has left. Any other state is a change by others."""
+    """The essence after the last of these cycles. Any other essence is a change by others."""
     cycles: int
     last: float
     until: float
@@ -49,7 +49,7 @@ class Echo(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether the handlers are known to call themselves from now on."""
+        """Whether this state is the first one that proves a feedback loop."""
         return self.patches == FREE_CYCLES
 
 

@@ -60,7 +60,7 @@ class Call:
 
     def interrupt(self) -> None:
         """
-        Cancel what the thread waits for, from now on.
+        Cancel what the thread waits for, now and from now on.
 
         The thread itself cannot be interrupted.
         """
@@ -96,7 +96,7 @@ class Calls(dict[Call, None]):
     """The running calls of one operator, in the order of their beginnings."""
 
     def __iter__(self) -> Iterator[Call]:
-        return iter([*self.keys()])  # other threads read it, too
+        return iter([*self.keys()])  # other threads also read it
 
     def find_stuck(self, now: float, timeout: float) -> list[Call]:
         """

@@ -3,7 +3,7 @@ Invocation of handlers, both synchronous and asynchronous.
 
 Asynchronous handlers run in the event loop. Synchronous handlers run in threads of an executor. A
 thread cannot be stopped, so a cancelled invocation goes on until its thread ends, and then returns
-the result. Only if the thread waits for Kopf itself, e.g. for `kopf.apply`, this is interrupted.
+the result. Only a wait of the thread for Kopf itself, e.g. for `kopf.apply`, is interrupted.
 """
 import asyncio
 import contextvars
@@ -19,8 +19,8 @@ from kopf._core.intents import handlers
 
 kwargs_var: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar('kwargs_var')
 """
-The kwargs of the current handler, as they are for handlers without types. It is set in the handler
-and in all functions that it calls.
+The kwargs of the cause for which the current handler is called: without those of the attempt, and
+without values of the author's classes. It is set in the handler and in all functions that it calls.
 """
 
 
@@ -31,7 +31,8 @@ async def invoke(
     """
     Call the handler, with the context variables of the caller, and return the result.
 
-    ``untyped`` are the kwargs of which some are given as values of the author's classes.
+    ``untyped`` are the kwargs for `kwargs_var`, without values of the author's classes; by default,
+    those of the handler.
     """
     token = kwargs_var.set(kwargs if untyped is None else untyped)
     known = inflight.calls_var.get()

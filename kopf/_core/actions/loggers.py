@@ -2,7 +2,7 @@
 Loggers of objects, and the configuration of the log.
 
 All messages about objects go to the logger ``kopf.objects``. Their records have these attributes,
-by which they can be filtered:
+which filters of the log can use:
 
 * ``k8s_ref``: the reference of the object.
 * ``k8s_skip``: whether the message must not be posted as a Kubernetes event.
@@ -99,7 +99,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
     def _log_quickly(
             self, level: int, msg: object, args: Any, kwargs: MutableMapping[str, Any],
     ) -> None:
-        """Log quickly: as the parent does, but without those steps that are not needed here."""
+        """Log as the parent does, but quickly: without the steps that are not needed here."""
         if kwargs or logging.getLogRecordFactory() is not logging.LogRecord:
             kwargs['stacklevel'] = kwargs.get('stacklevel', 1) + 2
             super().log(level, msg, *args, **kwargs)
@@ -119,7 +119,7 @@ The code is kept with them: otherwise, other code could get the same ``id()`` la
 """
 
 MAX_TEMPLATES = 1000
-"""How many of them are kept: there can be any number of places, e.g. in generated code."""
+"""How many such records are kept: there can be any number of places, e.g. in generated code."""
 
 os.register_at_fork(after_in_child=_templates.clear)
 

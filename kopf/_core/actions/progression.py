@@ -20,11 +20,11 @@ HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
 MIN_PAUSE = 0.02
 """
 The shortest time (seconds) from one attempt to the next of a handler that wants to be called again
-at once, so that other objects do not have to wait for it.
+at once. Meanwhile, it is the turn of other objects.
 """
 
 NEVER = math.inf
-"""When a handler is due that only a change of its object can call."""
+"""The due time of a handler that only a change of its object can call."""
 
 MAX_DELAY = 1_000_000_000.0
 """The longest delay (seconds): 31 years. Delays can be infinite, but dates cannot."""
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
     If ``final``, the handler is not called again in this cycle; otherwise, it is called again after
     ``delay`` (seconds). If ``waiting``, the attempt does not count as a retry: some sub-handlers
-    are not finished yet.
+    are not finished yet, or the object does not fit the types of a timer.
     """
     final: bool
     delay: float | None = None
@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_immediate(self) -> bool:
-        """Whether the handler is to be called again at once."""
+        """Whether Kopf calls the handler again at once."""
         return not self.final and not self.waiting and (self.delay or 0) < MIN_PAUSE
 
 
@@ -216,5 +216,5 @@ def count(
 def _parse_time(value: str | None) -> datetime.datetime | None:
     if not value:
         return None
-    import iso8601  # it takes long, and objects without progress need it not
+    import iso8601  # its import takes long, and objects without progress do not need it
     return iso8601.parse_date(value)

@@ -55,7 +55,7 @@ class Progress(NamedTuple):
     patch: patches.Patch
     repeated: frozenset[ids.HandlerId]
     """
-    The finished handlers that will be called again after a restart.
+    The handlers that the next process calls again from the first attempt.
 
     Their progress is not recorded, because that, or the states that they have seen, is too large.
     """

@@ -16,7 +16,7 @@ Runner = Callable[
 
 
 class Family(registries.Parent):
-    """A call of a handler that can have sub-handlers."""
+    """One call of a handler that can have sub-handlers, with these sub-handlers."""
     __slots__ = ('_run', 'executed', 'members')
 
     def __init__(self, handler: handlers.Handler, run: Runner) -> None:

@@ -17,7 +17,7 @@ KEY = 'kopf.dev/version'
 def mark(
         essence: bodies.BodyEssence, *, body: bodies.Body, converter: bodies.Converter | None,
 ) -> bodies.BodyEssence:
-    """Add the version of the object to an essence that will be stored."""
+    """Add the version of the object to an essence, before the essence is stored."""
     if converter is None:
         return essence
     return cast(bodies.BodyEssence, {**essence, KEY: _get_version(body)})
