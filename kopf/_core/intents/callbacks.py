@@ -1,16 +1,16 @@
 """
 The signatures of the author's functions: handlers, filters, and combinations of filters.
 
-All arguments are keyword arguments. Functions declare those that they need, and ignore the rest by
-``**_``. Handlers can be synchronous or asynchronous; filters must be synchronous.
+All arguments are keyword arguments. Functions declare those that they need, and ignore the rest
+with ``**_``. Handlers can be synchronous or asynchronous; filters must be synchronous.
 
 The parameters of the protocols have the narrowest sensible types, for type checkers. So, a handler
 can use the same types or wider ones: e.g. ``namespace: str`` if its objects are namespaced, and
 ``namespace: str | None`` otherwise. Filters are usually lambdas; type checkers do not infer the
 types of lambdas' arguments from protocols, so filters have no protocols.
 
-The types of ``body``, ``spec``, and ``status`` are those of Kopf, or any of the author's classes in
-handlers of typed kinds, which are checked when they are declared.
+The types of ``body``, ``spec``, and ``status`` are those of Kopf. In handlers of typed kinds, they
+can be classes of the author; Kopf checks these classes when the handler is declared.
 """
 import datetime
 import functools
@@ -120,7 +120,7 @@ TimerFn = DaemonFn
 
 
 class ReconcilingFn(Protocol[BodyT, SpecT, StatusT]):
-    """A function that says which owned resources there should be. ``children`` are those known."""
+    """A function that returns the desired owned resources. ``children`` are the existing ones."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
@@ -134,7 +134,7 @@ class ReconcilingFn(Protocol[BodyT, SpecT, StatusT]):
 
 
 class ExternalFn(Protocol[BodyT, SpecT, StatusT]):
-    """A function of an external: what is not known yet is None."""
+    """A function of an external. Arguments whose values are not known yet are None."""
     def __call__(
             self, *,
             key: Any, token: str | None, observed: Any, desired: Any, diff: diffs.Diff,
@@ -269,7 +269,7 @@ def none_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
 
 def _verify_all(fns: object) -> None:
-    """Refuse iterators, too: they would be empty in the second call."""
+    """Also refuse iterators: they would be empty in the second call."""
     if not isinstance(fns, Collection) or not all(map(callable, fns)):
         raise TypeError(f"Filters are made of a collection of functions, not of {fns!r}.")
 
@@ -286,9 +286,9 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 def verify_handler(fn: Callable[..., Any]) -> None:
     """
-    Refuse functions that can handle nothing: they would fail in each call, or do nothing.
+    Refuse functions that cannot work as handlers: each call would fail, or do nothing.
 
-    :raises TypeError: and says what is wrong, and what to write.
+    :raises TypeError: with a message that says what is wrong, and what to write.
     """
     # Sub-handlers are made in every call of their parents, so the usual case must cost nothing.
     code = getattr(fn, '__code__', None)

@@ -60,7 +60,7 @@ class Cause:
     indices: Mapping[str, Any]
 
     passed: ClassVar[tuple[str, ...]] = ()
-    """The attributes that are kwargs as they are, besides those that `_kwargs` makes."""
+    """The attributes that become kwargs unchanged, besides the kwargs that `_kwargs` makes."""
 
     @property
     def kwargs(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Cause:
         return kwargs
 
     def _kwargs(self) -> dict[str, Any]:
-        """Make those kwargs that are not attributes as they are."""
+        """Make those kwargs that are not simply attributes."""
         return {}
 
     @functools.cached_property
@@ -138,7 +138,7 @@ class IndexingCause(ResourceCause):
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class SpawningCause(ResourceCause):
     """
-    An object with daemons or timers. The body can be a live one, which is not read yet.
+    An object with daemons or timers. The body can be a live one: it is read only when needed.
     """
     identity: tuple[str | None, str | None, str | None]
     """The uid, the name, and the namespace. They never change, so a live body is not read."""

@@ -16,8 +16,8 @@ Mismatch = tuple[str, dicts.FieldPath, Any, Any]
 """
 The criterion that an object does not meet: its sort, the field, the value, and the criterion.
 
-The words for it are made elsewhere, as it is found for each state of each object. So it is a bare
-tuple, too.
+It is a bare tuple, and has no words, because it is made for each state of each object. Only when
+somebody asks, the words are made of it.
 """
 
 OTHER_REASON: Mismatch = ('reason', (), None, None)
@@ -59,8 +59,8 @@ def select(
     Select the handlers for the cause, and find whether any handlers are for the object.
 
     The filters of handlers for other reasons are evaluated only if the finalizer or the scope
-    depends on them, because their callbacks can fail for these reasons: e.g. a filter of an update
-    handler can assume that ``old`` is not None.
+    depends on them, because their callbacks can fail for the reason of the cause: e.g. a filter of
+    an update handler can assume that ``old`` is not None.
     """
     matching: list[handlers.ChangingHandler] = []
     failing: dict[handlers.ChangingHandler, Exception] = {}

@@ -1,5 +1,5 @@
 """
-The errors by which handlers control their retries, and how all other errors are treated.
+The errors with which handlers control their retries, and how all other errors are treated.
 """
 import enum
 
@@ -76,7 +76,7 @@ class HandlerRetriesError(PermanentError):
 
 
 class HandlerChildrenRetry(TemporaryError):
-    """The handler has to be called again for its unfinished sub-handlers. Only Kopf raises it."""
+    """Some sub-handlers have not finished: the handler is called again. Only Kopf raises it."""
 
 
 class AdmissionError(PermanentError):

@@ -32,8 +32,8 @@ ABSENT: Final = MetaFilterToken.ABSENT
 
 OWNED = ('diff', 'event', 'new', 'old')
 """
-The kwargs with plain dicts that Kopf needs later as they are: e.g. ``new`` will be the last-handled
-state. Bodies care for themselves.
+The kwargs with plain dicts that Kopf needs unchanged later: e.g. ``new`` becomes the last-handled
+state. Bodies are not among them: they protect their contents themselves.
 """
 
 Mapper = Callable[..., Any] | str
@@ -167,7 +167,7 @@ class ResourceHandler(Handler):
     arguments: Mapping[str, typedargs.Argument] | None = None
     """The arguments that are given as values of the author's classes; None for most handlers."""
     declared: references.Declaration | None = None
-    """The declared kind by whose class the resource is selected."""
+    """The declared kind whose class selects the resource."""
 
     criteria: ClassVar[tuple[str, ...]] = ('value',)
     """The options that are criteria for the field."""
@@ -188,7 +188,7 @@ class ResourceHandler(Handler):
         """
         The kwargs of which each call gets its own copies, as the function can change them in place.
 
-        What the function does not name, it hardly changes: copying that would take time in vain.
+        The function hardly changes a kwarg that it does not name, so such kwargs are not copied.
         """
         code = getattr(inspect.unwrap(self.fn), '__code__', None)
         return OWNED if code is None else [name for name in OWNED if name in code.co_varnames]
@@ -286,7 +286,7 @@ class TimerHandler(SpawningHandler):
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ReconcilingHandler(ResourceHandler):
     """
-    A handler that returns which owned resources there should be: any iterable of manifests.
+    A handler that returns the desired owned resources: any iterable of manifests.
 
     ``owns`` are their kinds. ``watches`` are other kinds, each with a function that returns the
     names of the objects to reconcile, or with the function or the id of such an index.
@@ -320,24 +320,24 @@ class Origin(Protocol):
 
     id: str
     leaders: Sequence[str]
-    """The ids of the externals that are there before this one."""
+    """The ids of the externals whose things must exist before this one."""
 
     @property
     def calls(self) -> 'Mapping[str, CallHandler]': ...
 
     def get_key(self, body: Mapping[str, Any], /) -> Any:
-        """Get the key of what an object has in the system; None if it is not known."""
+        """Get the key of the thing that an object has in the system; None if it is not known."""
 
     def find_fault(self, others: 'Iterable[Origin]') -> str | None:
         """Say what is wrong with the declaration, now that all others are declared."""
 
     def make_driver(self, hub: Any) -> Any:
-        """Make what works with the system, for all objects of an operator."""
+        """Make the driver that works with the system for all objects of an operator."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ExternalHandler(ReconcilingHandler):
-    """An external system: a driver works with it for the object, instead of the function."""
+    """An external system. Instead of calling the function, a driver works with the system."""
     origin: Origin
 
     title = 'External'

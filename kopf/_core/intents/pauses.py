@@ -1,10 +1,10 @@
 """
-Pauses of single objects, as people ask for them by an annotation.
+Pauses of single objects, for which people ask with an annotation.
 
 The annotation has the reason, and optionally, separated by semicolons, until when the pause lasts,
 and whether the object can be deleted meanwhile:
-``Moving the disks; until=2026-12-01T00:00Z; deletion=allow``. Its absence means no pause, and so
-does ``false``; anything else does.
+``Moving the disks; until=2026-12-01T00:00Z; deletion=allow``. Any value pauses the object, except
+for ``false``.
 """
 import datetime
 from typing import Any, NamedTuple
@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from kopf._cogs.structs import bodies, texts
 
 NO = 'false'
-"""What people write who do not remove the annotation."""
+"""The value with which the annotation does not pause the object."""
 
 
 class Pause(NamedTuple):
     """What an annotation says."""
     reason: str
     until: datetime.datetime | None = None
-    """When the pause ends, timezone-aware; None if only by the removal of the annotation."""
+    """When the pause ends, timezone-aware; None if only the removal of the annotation ends it."""
     allows_deletion: bool = False
     """Whether a deletion is handled in spite of the pause."""
     problem: str | None = None
@@ -39,7 +39,7 @@ def find(raw: bodies.RawBody, annotation: str | None) -> Pause | None:
     """
     Find what pauses the handlers of an object in this state, unless it `is_over`.
 
-    It is None if there is no pause, or if it does not concern the deletion that is going on.
+    None if there is no pause, or if the pause allows the deletion that is going on.
     """
     text = (raw['metadata'].get('annotations') or {}).get(annotation) if annotation else None
     if text is None or text.strip().lower() == NO:

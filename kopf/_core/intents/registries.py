@@ -27,7 +27,7 @@ class GenericRegistry(Generic[HandlerT]):
         self._handlers.append(handler)
 
     def get_all_handlers(self) -> list[HandlerT]:
-        """The name in the Kopf on PyPI, which operators call."""
+        """The name of this method in the Kopf on PyPI; existing operators call it."""
         return list(self._handlers)
 
     def __iter__(self) -> Iterator[HandlerT]:
@@ -77,7 +77,7 @@ class OperatorRegistry:
         """By the names of the definitions."""
 
     def append(self, handler: handlers.Handler) -> None:
-        """Add a handler to those of its sort."""
+        """Add a handler to the handlers of its type."""
         sorts: Mapping[type[handlers.Handler], GenericRegistry[Any]] = {
             handlers.ActivityHandler: self._activities,
             handlers.IndexingHandler: self._indexing,
@@ -112,7 +112,7 @@ class OperatorRegistry:
             self._webhooks)
 
     def find_mapper(self, mapper: handlers.Mapper) -> handlers.Mapper:
-        """Get the id of the index if it is the function of an index; otherwise, it is as it is."""
+        """Replace the function of an index with the id of the index; return others unchanged."""
         return next((handler.id for handler in self._indexing if handler.fn is mapper), mapper)
 
     def verify(self, *, finalizer: str | None = '') -> None:
@@ -144,14 +144,14 @@ class OperatorRegistry:
                        f"id of its own, or declare one handler with when=.")
         declared = [handler for handler in self._reconciling
                     if isinstance(handler, handlers.ExternalHandler)]
-        for handler in declared:  # of several with the same id, the last one counts: of this kind
+        for handler in declared:  # of several with the same id, that of this kind must be the last
             others = sorted(declared, key=lambda other: other.selector == handler.selector)
             fault = handler.origin.find_fault([other.origin for other in others])
             if fault is not None:
                 yield fault
 
     def find_missing_indices(self) -> Iterator[str]:
-        """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""
+        """Describe the absent indices that ``watches=`` of `kopf.reconcile` handlers names."""
         ids = {handler.id for handler in self._indexing}
         for reconciler in self._reconciling:
             for selector, mapper in reconciler.watches:
@@ -173,7 +173,7 @@ class OperatorRegistry:
 
 
 SmartOperatorRegistry = OperatorRegistry
-"""The name in the Kopf on PyPI, which operators import."""
+"""The name of this class in the Kopf on PyPI; existing operators import it."""
 
 
 _default_registry = OperatorRegistry()
@@ -251,7 +251,7 @@ class ResourceHandlers:
 
     @property
     def are_watched(self) -> bool:
-        """Whether the objects have to be watched. Admission handlers need no watching."""
+        """Whether the operator must watch the objects. Admission handlers need no watching."""
         return bool(self.indexing or self.watching or self.spawning or self.changing
                     or self.reconciling)
 
@@ -272,13 +272,13 @@ class Binding:
     """The resources that the handlers watch, with the author's functions or ids of indices."""
     unresolved: list[references.Selector]
     similar: dict[references.Selector, references.Resource]
-    """What unresolved selectors were probably meant for."""
+    """The resources that the authors of unresolved selectors have probably meant."""
     ambiguous: dict[references.Selector, Collection[references.Resource]]
     failing: dict[references.Selector, Exception]
     unwatchable: list[references.Resource]
     unpatchable: list[references.Resource]
     duplicates: Duplicates
-    """The handlers with the id of another one for the same resource."""
+    """The handlers that are not called for the resource: another handler has the same id."""
 
     @property
     def unserved(self) -> Collection[object]:
@@ -319,7 +319,7 @@ def find_uncertain(
     """
     Find the handlers that can own more resources than are known.
 
-    ``failing`` are the groups of which it is not known which resources there are.
+    ``failing`` are the API groups whose discovery has failed, so that their resources are unknown.
     """
     return {
         handler for handler in binding.owned for selector in handler.owns
@@ -348,8 +348,8 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
     """
     Find the handlers of each resource of a cluster.
 
-    Pass all resources of the cluster as ``resources``: only then, it is noticed if a selector is
-    ambiguous, i.e. names one resource but matches several.
+    Pass all resources of the cluster as ``resources``: without them, nobody notices that a selector
+    is ambiguous, i.e. names one resource but matches several.
 
     A resource that cannot be listed and watched has only its admission handlers. A resource that
     cannot be patched has only the handlers that keep nothing on the objects: for indexing, raw

@@ -1,7 +1,7 @@
 """
 The ``stopped`` flags of daemons and timers, for threads and for coroutines.
 
-Kopf has the setter of a flag; the handler gets a waiter for it.
+Kopf keeps the object that sets a flag; the handler gets an object that waits for the flag.
 """
 import abc
 import asyncio
@@ -50,7 +50,7 @@ class DaemonStoppingReason(enum.Flag):
     """The last stage: the handler did not exit, and Kopf does not wait for it any more."""
 
     RESOURCE_PAUSED = enum.auto()  # the others have the values of Kopf 1
-    """A reason, too: somebody has paused the object."""
+    """Somebody has paused the object. It is a reason, not a stage."""
 
 
 _events_lock = threading.Lock()
@@ -139,7 +139,7 @@ class DaemonStopped(abc.ABC):
         Wait until the flag is set, for ``timeout`` seconds at most (None: no limit).
 
         Returns the flag itself, which is true if it is set. In coroutines, use ``await``. Use this
-        method instead of sleeping: the handler can exit at once then.
+        method instead of sleeping, so that the handler can exit at once.
         """
 
 

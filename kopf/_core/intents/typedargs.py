@@ -1,5 +1,5 @@
 """
-Typed arguments: the values of an author's classes that handlers of declared kinds are given.
+Typed arguments: handlers of declared kinds get values of the author's classes.
 
 The classes are not known here: a declared kind makes the decoders for the arguments of a handler.
 """
@@ -42,10 +42,10 @@ class Argument:
 
 
 FORMER = " (in `old`, which stays as it is: add kopf.Misfit to its type)"
-"""What is said of reasons that no change of the object can remove."""
+"""The end of reasons that no change of the object can remove."""
 
 Known = dict[tuple[str, Any], tuple[Any, Any]]
-"""What is decoded already, with what it was made of: each value once, for all handlers."""
+"""The decoded values, with the raw values they are made of: each once, for all handlers."""
 
 
 def decode(
