@@ -1,5 +1,5 @@
 """
-The path of every event: intake, inbox, work queue, turn of the object, its changes, the writes.
+The event flow: intake, inbox, work queue, turn of the object, handling of its changes, writes.
 
 The package may import the engines, the actions, the intents, and the cogs. It guarantees:
 

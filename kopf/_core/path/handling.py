@@ -35,7 +35,7 @@ from kopf._core.intents import causes, filters, handlererrors, handlers, pauses
 from kopf._core.path import objects, saving, switches
 
 FORBIDDEN_PAUSE = 600.0
-"""After how long (seconds) to try again to remove the finalizer of an object in deletion."""
+"""After how long (seconds) to retry if the operator may not remove the finalizer in a deletion."""
 
 
 class Handling:
@@ -81,14 +81,14 @@ class Handling:
         self._braked_until: float | None = None
         """When to try again to remove the finalizer, if the brakes have refused that."""
         self._has_warned = False
-        """Whether it was said that handlers have changed the object in memory only."""
+        """Whether the log says already that handlers have changed the object in memory only."""
 
     async def run(self) -> None:
         """
         Reconcile the given state until the object rests, or until others have changed it.
 
-        What they have made of it is left in the inbox. If it is given again, `run` looks at it
-        again: meanwhile, the time has passed, and daemons can have ended.
+        A state that others have changed is left in the inbox. A second call of `run` looks at the
+        state again: time has passed meanwhile, and daemons can have ended.
         """
         item = self.item
         newest: bodies.RawBody | None = self.saver.raw
@@ -123,10 +123,10 @@ class Handling:
 
     def discard(self) -> None:
         """
-        Drop what is only prepared, as a newer state is reconciled instead.
+        Drop the result of `prepare`, as a newer state is reconciled instead.
 
-        Otherwise, the cycle would go on from the records of an older state, as if they were of the
-        newer one. Assumes that the object had no cycle before `prepare`.
+        Otherwise, the cycle would continue from the records of the older state, as if they were
+        those of the newer one. Assumes that the object had no cycle before `prepare`.
         """
         if self._prepared is not None:
             self._prepared = None
@@ -170,7 +170,7 @@ class Handling:
         item.proceed(cycle)
         self.reason, self._diff = decisions.detect(self.view, initial=item.initial)
         self._chosen: list[handlers.ChangingHandler] = []
-        """The handlers that the lifecycle has chosen, and that are not called yet."""
+        """The handlers that the lifecycle has chosen, but that are not called yet."""
         self._is_chosen_done = False
         self._cause: causes.ChangingCause | None = None
         self._selection = filters.select(self.handlers.changing, self._get_cause())
@@ -178,7 +178,7 @@ class Handling:
             item.notice()
 
     def give_way(self, overtaken: application.OvertakenError) -> None:
-        """Go on from what another operator has left, as nothing can be written over that."""
+        """Continue from the state that another operator has left: it must not be overwritten."""
         item, newest = self.item, overtaken.newest
         if self.is_stopped and self.saver.judge(newest) is claims.Verdict.CLOSED:
             self._end()
@@ -193,7 +193,7 @@ class Handling:
             item.inbox.put(newest)
 
     def _end(self) -> None:
-        """End the cycle, which is closed on the object."""
+        """End the cycle: the object shows that its closing PATCH was applied."""
         conclusion = self.item.get_cycle().commit
         self.item.proceed(None)
         if conclusion is not None and conclusion.resumes:
@@ -245,7 +245,7 @@ class Handling:
             and self._judge(pending) is not claims.Verdict.SAME)
 
     def _has_moved(self) -> bool:
-        """Whether a write was answered with what others have changed, deleted, or handled."""
+        """Whether the response to a write shows that others have changed or handled the object."""
         raw = self.saver.raw
         return self.saver.is_overtaken or (
             raw is not self._known
@@ -258,7 +258,7 @@ class Handling:
     def _judge(
             self, raw: bodies.RawBody, expected: bodies.BodyEssence | None = None,
     ) -> claims.Verdict:
-        """Judge a newer state than the one that was looked at."""
+        """Judge a state that is newer than the one that was looked at."""
         return self.saver.judge(raw, self._known, view=self.view, expected=expected)
 
     # Deciding.
@@ -448,7 +448,7 @@ class Handling:
             if not cycle.roots:
                 self._announce()
         results = cycle.results if self.handlers.is_status_essential else []
-        if results:  # handlers of the status must not see the operator's results as changes
+        if results:  # handlers of the status must not see the results of handlers as changes
             merged: Any = self.saver.raw
             for result in results:
                 merged = patches.merge(merged, result)
@@ -509,7 +509,7 @@ class Handling:
     def _warn_of_changes(
             self, cause: causes.ChangingCause, patch: patches.Patch | None,
     ) -> None:
-        """Warn once of what a handler has changed in place, and does not write by its patch."""
+        """Warn once of what a handler has changed in place, but does not write with its patch."""
         raw, seen = bodies.get_raw(cause.body), bodies.get_copy(cause.body, 'spec')
         if seen is None or seen == raw['spec'] or self._has_warned or (patch and patch.fns):
             return
@@ -523,7 +523,7 @@ class Handling:
                 f"written. To change the object, use the argument `patch`.")
 
     def _is_resumed(self, cycle: cycles.Cycle) -> bool:
-        """Whether no resuming handler is left to be called, though the cause is not handled."""
+        """Whether all resuming handlers have finished, though the closing reason has none."""
         resuming = [handler for handler in self._selection.handlers if handler.initial]
         if not resuming:
             return self.reason == causes.Reason.RESUME
@@ -617,7 +617,7 @@ class Handling:
             *,
             field: dicts.FieldPath | None = None,
     ) -> None:
-        """Make an attempt, and note the outcome. ``field`` is the field of the parent handlers."""
+        """Make an attempt, and note the outcome. ``field`` is the field of the parent handler."""
         cause = cause if cause is not None else self._get_cause().narrow(field)
         family = subhandling.Family(handler, functools.partial(
             self._execute_children, handler.id, field=handler.field or field))
@@ -700,7 +700,10 @@ class Handling:
     def _warn_of_namesakes(
             self, candidates: Iterable[handlers.ChangingHandler], what: str, example: str,
     ) -> None:
-        """Warn once in a cycle of handlers that are never called, e.g. sub-handlers of a loop."""
+        """
+        Warn once in a cycle if several handlers have one id, e.g. sub-handlers that a loop makes:
+        Kopf calls only the first one.
+        """
         states = {} if self.item.cycle is None else self.item.cycle.states
         counts = collections.Counter(handler.id for handler in candidates)
         for id_, count in counts.items():

@@ -1,5 +1,5 @@
 """
-Inboxes: what has arrived for an object, from the watch and from the responses to own writes.
+Inboxes: what has arrived for an object, from the watch and in the responses to own writes.
 
 An inbox keeps the newest state, not a queue of states. For event handlers, the inbox also keeps
 the raw events, in their order. There can be many thousands of inboxes, so an inbox at rest has only
@@ -43,7 +43,7 @@ class Inbox:
         self._shown: bodies.Version = None
         """The version of the last raw event. Responses to own writes make no raw events."""
         self._kept: bodies.RawBody | bytes | None = None
-        """The newest reconciled state, if it will be needed; packed after a longer rest."""
+        """The newest reconciled state, if it is needed later; packed after a longer rest."""
         self._events: collections.deque[bodies.RawEvent] | None = None
         self._expected: bodies.Version = None
         """The version of the own write whose echo is expected, if versions are not comparable."""
@@ -159,8 +159,8 @@ class Inbox:
         """
         Take the response to an own write; false if a newer state is known.
 
-        If versions are not comparable, the states from the watch are taken as older than this one,
-        until the echo arrives, or until the monotonic time ``patience``.
+        If versions are not comparable, the states from the watch count as older than the response
+        until its echo arrives, or until the monotonic time ``patience``.
         """
         version = bodies.parse_version(raw)
         if isinstance(version, int) and not isinstance(self.version, str):
@@ -200,7 +200,7 @@ class Inbox:
 
     def defer(self, packed: bytes | None = None) -> None:
         """
-        Keep the pending state until somebody is to take it, which can be long: it can be packed.
+        Keep the pending state until somebody takes it. As this can take long, it can be packed.
 
         ``packed`` is the same state as a raw event in JSON.
         """
@@ -231,7 +231,7 @@ class Inbox:
         """
         Take the newest state that is not reconciled; or the kept state after a reminder.
 
-        What `peek` has returned saves the unpacking of the kept state, if that is still the same.
+        ``peeked`` is what `peek` has returned: if it is still the kept state, nothing is unpacked.
         """
         raw, self._pending = self.pending, None
         if raw is None and self.is_due:
@@ -243,9 +243,9 @@ class Inbox:
 
     def absorb(self) -> None:
         """
-        Take the pending state, as the running reconciliation goes on from it.
+        Take the pending state, as the running reconciliation continues from it.
 
-        A reminder stays: what it is for has not been looked at.
+        A reminder stays, because its reason is not handled yet.
         """
         self._pending = None
 
@@ -277,7 +277,7 @@ class Inbox:
 
     def pack_pending(self, packed: bytes | None = None) -> None:
         """
-        Convert the pending state to JSON until it is needed, unless raw events have it, too.
+        Convert the pending state to JSON until it is needed, unless raw events also have it.
 
         ``packed`` is the same state as a raw event in JSON.
         """
@@ -329,7 +329,8 @@ class Packer:
     """
     Packs the kept states after a rest of at least ``settings.queueing.idle_timeout``.
 
-    One timer is enough for all inboxes: they are packed after their second tick at rest.
+    One timer is enough for all inboxes: at its second tick after an inbox has come to rest, the
+    inbox is packed.
     """
 
     def __init__(self, settings: configuration.OperatorSettings) -> None:
@@ -341,7 +342,7 @@ class Packer:
         self._is_closed = False
 
     def add(self, inbox: Inbox) -> None:
-        """Pack the state later that the inbox keeps."""
+        """Pack the kept state of the inbox later."""
         self._warm.add(inbox)
         if self._timer is None and not self._is_closed:
             self._schedule(self._settings.queueing.idle_timeout)

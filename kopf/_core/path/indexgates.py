@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 HOT_ROUNDS = 3
 """
-After how many states that are indexed in a row nothing waits for the object any more. Each of them
+After how many states in a row Kopf does not wait any more until the object is indexed. Each of them
 has come while the previous one was being indexed.
 """
 
@@ -29,7 +29,7 @@ Index = Callable[[objects.Item, bodies.RawBody], Awaitable[float | None]]
 """
 Calls the indexing handlers for a state of an object.
 
-The result is the time of the event loop when to retry failed handlers, or None if none have to be.
+The result is the time of the event loop when to retry failed handlers, or None without retries.
 """
 
 
@@ -157,7 +157,7 @@ class Gate:
         return not self._is_open or (bool(self._unfilled) and item.source in self._unfilled)
 
     def is_indexing(self, item: objects.Item) -> bool:
-        """Whether the item is being indexed now, and its reconciliation has to wait for that."""
+        """Whether the item is being indexed now, and its reconciliation must wait for that."""
         return self._rounds.get(item, HOT_ROUNDS) < HOT_ROUNDS
 
     async def wait_indexed(self, item: objects.Item) -> None:
@@ -206,7 +206,7 @@ class Gate:
                 self._counts[item.source] -= 1
                 if not self._counts[item.source]:
                     del self._counts[item.source]
-        is_over = item.gone or self._switch.is_stopping  # a thread goes on at exit, then nothing
+        is_over = item.gone or self._switch.is_stopping  # at exit, nothing may follow
         if item in self._fresh and not is_over:
             self._begin(item, rounds + 1)
         else:

@@ -41,8 +41,8 @@ class Informer(watching.Sink):
     ) -> None:
         """
         ``former`` is the closed informer of the same objects, e.g. in another version of the
-        resource: what was resumed there is not resumed again, and what is still at work is waited
-        for. ``on_listed`` is called after each complete list.
+        resource: objects that were resumed there are not resumed again, and namesakes wait for
+        objects that are still at work there. ``on_listed`` is called after each complete list.
         """
         self._queue = queue
         self.resource = resource
@@ -134,7 +134,7 @@ class Informer(watching.Sink):
         if new and first:
             self._yield_to_namesake(item, body)
         if new and not first:
-            # Only the end of the list shows which namesakes are gone. The indexing goes on.
+            # Only the end of the list shows which namesakes are gone. Meanwhile, it is indexed.
             item.enter(objects.Phase.HELD)
             self._newcomers.append(item)
         elif is_new_state or is_unseen:
@@ -158,7 +158,7 @@ class Informer(watching.Sink):
         self._on_listed()
 
     def unavailable(self, error: Exception | None) -> None:
-        """Let nothing wait for these objects. Without an error, nothing is logged."""
+        """Let no handlers wait for these objects. Without an error, nothing is logged."""
         self._queue.gate.open_for(self, error)
 
     def changed(
@@ -263,7 +263,7 @@ class Informer(watching.Sink):
             item.identify(last)
         is_silent = not (item.inbox.has_events or item.noticed)
         if is_silent and item.phase in (objects.Phase.RESTING, objects.Phase.HELD):
-            # If it waited for a namesake itself, the next one waits for that one instead.
+            # If the item itself waited for a namesake, the next namesake waits for the same one.
             item.enter(objects.Phase.ENDED)
             self.forget(item)
             return
@@ -340,9 +340,9 @@ class Informer(watching.Sink):
 
     def take_over(self) -> Iterator[objects.Item]:
         """
-        Go on with the states that were kept during the standby; yield the items to `take`.
+        Continue with the states that were kept during the standby; yield the items to `take`.
 
-        What was under way for an object is dropped if its state shows that others have handled it.
+        The cycle of an object is dropped if the newest state shows that others have handled it.
         """
         for item in self:
             if item.is_engaged:
@@ -363,7 +363,7 @@ class Informer(watching.Sink):
             self.schedule(item, urgent=False)
 
     def close(self) -> bool:
-        """Forget all objects, as if they did not exist; return whether a next informer needs it."""
+        """Forget all objects, as if they did not exist; return whether a successor needs this."""
         self._resumed = frozenset(item.uid for item in self if not item.initial)
         for item in self:
             self._stop(item)
@@ -494,9 +494,9 @@ class InformerFactory:
             self, resource: references.Resource, namespace: str | None, name: str | None,
     ) -> list[bodies.RawBody] | None:
         """
-        Get the newest states of the objects in a namespace or in all, or of the one of a name.
+        Get the newest states of the objects in a namespace (None: in all), or of the one ``name``.
 
-        It is None if not all of them are known, or if their states are not kept.
+        The result is None if not all of them are known, or if their states are not kept.
         """
         informer = self.get(resource, None) or self.get(resource, namespace)
         if informer is None or not informer.is_listed or (
@@ -515,7 +515,7 @@ class InformerFactory:
         """
         Whether it is certain that no object with reconciling handlers has this uid.
 
-        It is never certain if other namespaces or other selectors can have more of such objects.
+        It is never certain if the operator watches only some namespaces, or only selected objects.
         """
         return self._queue.gate.is_sealed and all(
             informer.is_listed and informer.find(uid) is None and namespace is None and (
@@ -538,9 +538,9 @@ class InformerFactory:
 
     def stand_by(self) -> None:
         """
-        Start no objects, and interrupt the handlers; the watches and the indexing go on.
+        Start no objects, and interrupt the handlers; the watches and the indexing continue.
 
-        It can be called again during the standby.
+        A second call during the standby is allowed.
         """
         self._queue.switch.pause(standby=True)
         self._taken.clear()

@@ -1,10 +1,9 @@
 """
 Items: the objects as the work queue knows them.
 
-The inbox of an item holds what has arrived for the object. The phase of the item is set by the work
-queue, and says whether the object is processed now. The processing uses the cycle, the throttler,
-the daemons and timers, and the memo. There can be many thousands of items, so an item at rest
-has only a few references.
+The inbox of an item holds what has arrived for the object. The phase of the item says whether the
+object waits or is processed. The processing uses the cycle, the throttler, the daemons and timers,
+and the memo. There can be many thousands of items, so an item at rest has only a few references.
 """
 import asyncio
 import contextlib
@@ -58,7 +57,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.LEAVING: frozenset({Phase.RESTING, Phase.ENDED}),
     Phase.ENDED: frozenset(),
 }
-"""The legal transitions. Staying in a phase is legal too."""
+"""The legal transitions. Staying in a phase is also legal."""
 
 for _phase, _successors in TRANSITIONS.items():
     _phase.successors = tuple(_successors)  # not a set: the hashes of enumeration members are slow
@@ -143,7 +142,7 @@ class Item:
         self.gone = False
         """Whether the object no longer exists, or is no longer served."""
         self.vanished = False
-        """Whether the object is gone by a response, though the watch does not show that yet."""
+        """Whether a response says that the object is gone, but the watch does not show it yet."""
         self.is_confirmed = False
         """
         Whether the API has shown the newest state, e.g. in response to a PATCH.
@@ -152,7 +151,7 @@ class Item:
         API server is behind, or if the last PATCH of that process has come late.
         """
         self.attempts: tuple[bodies.RawBody, ...] = ()
-        """What those writes make of the object whose results are not known."""
+        """The states that the writes with unknown results make of the object."""
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
         self.name: tuple[str | None, str] | None = None
@@ -162,9 +161,9 @@ class Item:
         self.slowdown: feedbackloops.Slowdown | None = None
         """What slows the handlers down, if they change the object by themselves."""
         self.echo: feedbackloops.Echo | None = None
-        """What the last patch of event handlers has brought, if they have patched the object."""
+        """The state after the last patch of event handlers, if they have patched the object."""
         self.held: decisions.Hold | None = None
-        """Why the handlers were not called for the last state, as it was said."""
+        """Why the handlers were not called for the last state, as the log says."""
         self.throttler: throttlers.Throttler | None = None
         """The next delay, if the object is throttled after errors of Kopf or of the API server."""
         self.companions: Companions | None = None
@@ -242,7 +241,7 @@ class Item:
 
     def vanish(self) -> None:
         """
-        Note that the object is gone by a response: no handler is called for it any more.
+        Note that a response says that the object is gone: no handler is called for it any more.
 
         Its end is reported as soon as the watch shows it.
         """
@@ -271,8 +270,8 @@ class Item:
         """
         Take the response to an own write; false if a newer state is known.
 
-        If there is a cycle, it can have begun with an outdated state. Then, only the response to
-        its own write shows that nobody else has written.
+        A cycle can have begun with an outdated state. So if there is one, only the response to a
+        write of this cycle shows that nobody else has written.
         """
         now = asyncio.get_running_loop().time()
         is_newest = self.inbox.accept(raw, patience=now + self.source.consistency_timeout)
@@ -287,10 +286,10 @@ class Item:
     @contextlib.contextmanager
     def attempting(self, *made: bodies.RawBody) -> Iterator[None]:
         """
-        Note that a PATCH is sent in this block, and what its parts make of the object.
+        Note that a PATCH is sent in this block, and which states its parts make of the object.
 
-        If the PATCH succeeds, or if there is a conflict, its result is known, unless that is a
-        conflict with an earlier attempt, whose response was lost.
+        The result is known if the PATCH succeeds or has a conflict. But if the response to an
+        earlier attempt was lost, the conflict can be one with that attempt.
         """
         former = self.attempts
         self.attempts = (*former, *(state for state in made if state not in former))
@@ -344,7 +343,7 @@ class Item:
         return not self.source.handlers.indexing or not self.source.is_indexing(self)
 
     def drop(self) -> None:
-        """Forget the kept state, unless the deletion will be shown to event handlers or daemons."""
+        """Forget the kept state, unless event handlers, daemons, or reconcilers can need it."""
         if not self.source.handlers.watching and self.companions is None and (
                 self.reconcilers is None):
             self.inbox.drop()
@@ -364,11 +363,11 @@ class Item:
         self.slowdown = slowdown
 
     def expect_echo(self, echo: feedbackloops.Echo) -> None:
-        """Note what a patch of event handlers has brought: they are called for that, too."""
+        """Note the state after a patch of event handlers: they are also called for this state."""
         self.echo = echo
 
     def hold(self, step: decisions.Hold, logger: Any) -> None:
-        """Say why the handlers are not called, if that is news."""
+        """Note why the handlers are not called, and log the reason if it is news."""
         if self.held is None or self.held.because != step.because:
             is_wanted = isinstance(step, decisions.Pause | decisions.Protect)
             log = logger.info if is_wanted else logger.error
@@ -376,7 +375,7 @@ class Item:
         self.held = step
 
     def go_on(self, logger: Any) -> None:
-        """Say that the handlers can be called again, if they were not."""
+        """Note that the handlers can be called again, and log the end of a pause."""
         if isinstance(self.held, decisions.Pause):
             logger.info("The object is not paused any more.")
         self.held = None
@@ -392,7 +391,7 @@ class Item:
     def back_off(self) -> throttlers.Throttler:
         """Get the throttler, after an error."""
         self.throttler = self.throttler or throttlers.Throttler()
-        # It is not kept if newer states are shown to event handlers meanwhile.
+        # The inbox replaces this state when it shows newer ones to event handlers meanwhile.
         self.throttler.note_basis(None if self.is_confirmed else self.recall())
         return self.throttler
 

@@ -4,7 +4,7 @@ Priorities: which of the waiting objects is processed next.
 Live changes precede the backlog: the objects of the first lists. The backlog is started only while
 there is spare capacity, and so are live changes of objects that are only reconciled. Otherwise,
 thousands of objects would take all memory and connections, and live changes would wait. In an
-overload, when very many writes wait already, live changes are deferred, too, in their order; but
+overload, when very many writes wait already, live changes are also deferred, in their order; but
 not those of objects with handlers of raw events.
 """
 import collections
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence, Sized
 from kopf._core.path.objects import Item
 
 MAX_OVERTAKEN = 16
-"""After how many live changes one object is started that waits for spare capacity."""
+"""After how many live changes in a row one object starts that waits for spare capacity."""
 
 
 class Rank(enum.IntEnum):
@@ -24,7 +24,7 @@ class Rank(enum.IntEnum):
     """Nothing but room: a change has come by the watch."""
 
     DEFERRED = 1
-    """The end of an overload; or it is a live change that came after one which waits for that."""
+    """The end of an overload, or the start of an earlier live change that waits for this end."""
 
     PATIENT = 2
     """Spare capacity: a change has come by the watch, but the object is only reconciled."""
@@ -37,10 +37,10 @@ class Capacity(enum.IntEnum):
     """How much can be started in addition."""
 
     NONE = 0
-    """So many requests wait that handlers should be called for no further objects (overload)."""
+    """So many requests wait that Kopf should begin with no further objects (overload)."""
 
     SOME = 1
-    """There is no overload, but as many requests as connections (congestion)."""
+    """There is no overload, but all connections are busy with requests (congestion)."""
 
     SPARE = 2
     """Requests are sent at once."""
@@ -51,7 +51,7 @@ def pick(waiting: Sequence[Sized], capacity: Capacity, *, overtaken: int) -> Ran
     Select the rank whose first object is started next; None if all have to wait.
 
     ``waiting`` are the objects of each rank. ``overtaken`` is how many live changes were started
-    since the last object that waited for spare capacity: those must not starve.
+    since the last object that waited for spare capacity, so that such objects do not starve.
     """
     patient = (
         Rank.PATIENT if waiting[Rank.PATIENT] else
@@ -67,7 +67,7 @@ class PriorityQueue:
     """The objects that wait, each once."""
 
     def __init__(self, *, is_overloaded: Callable[[], bool] = lambda: False) -> None:
-        """``is_overloaded`` tells whether live changes that are deferrable have to wait."""
+        """``is_overloaded`` tells whether deferrable live changes must wait."""
         self._is_overloaded = is_overloaded
         self._ranks = tuple(collections.OrderedDict[Item, None]() for _ in Rank)
         self._overtaken = 0

@@ -2,7 +2,7 @@
 The work queue: which objects are processed, and when.
 
 An object is processed by at most one worker at a time. The worker begins with the newest state.
-Which object is next, is decided by `priorities`.
+`priorities` decides which object is next.
 """
 import asyncio
 import logging
@@ -27,13 +27,13 @@ PATIENT_TIME = 0.005
 """For how long (seconds) objects that can wait are started in one iteration of the event loop."""
 
 PATIENT_PAUSE = 0.02
-"""How long (seconds) they wait before the next check for spare capacity, if nothing ends before."""
+"""How often (seconds) to look for spare capacity again, if no worker ends before."""
 
 PATIENT_MINIMUM = 4
-"""How many of those that can wait are processed at once even if there is no capacity."""
+"""How many of the objects that can wait are processed at the same time without spare capacity."""
 
 LONG_QUEUE = 2000
-"""How many objects wait with their states as they are; the states of further ones are packed."""
+"""How many objects wait with unpacked states; the states of further ones are packed."""
 
 LAST_ATTEMPT = 1.0
 """
@@ -89,8 +89,8 @@ class WorkQueue:
             observer: observers.Telling = observers.NOBODY,
     ) -> None:
         """
-        The alarms schedule the items that wait until some time. The crew are the workers that this
-        queue shares with others.
+        The ``alarms`` schedule the items that wait until some time. Several queues can share a
+        ``crew``, and so the limit of workers.
 
         :raises SettingsError: if the settings allow no workers.
         """
@@ -147,14 +147,14 @@ class WorkQueue:
         self.pump()
 
     def drop(self, item: Item) -> None:
-        """Note that the item, if it is queued, will not be processed for that."""
+        """Tell the observers that the item does not wait any more, if it did."""
         self._observer.passage(item.source.resource, item, observers.Passage.DROPPED)
 
     def _release(self, item: Item, urgent: bool) -> None:
         """
         Take an item from the gate: the indices are filled, or the item is just indexed.
 
-        It can be queued already: then, it must not be queued twice, and so be processed twice.
+        The item can be queued already. It must not be queued, and so processed, twice.
         """
         item.source.schedule(item) if urgent else self.add(item, urgent=False)
 
@@ -184,9 +184,9 @@ class WorkQueue:
 
     def interrupt(self) -> None:
         """
-        Interrupt the running handlers, as another replica will call them again.
+        Interrupt the running handlers: another replica calls them again.
 
-        Async handlers are cancelled. Threads are waited for, but their outcomes are not written.
+        Async handlers are cancelled. Kopf waits for threads, but does not write their outcomes.
         """
         calling = [task for item, task in self._workers.items() if item.phase is Phase.CALLING]
         if calling:
@@ -223,7 +223,7 @@ class WorkQueue:
                 return
 
     def _pump_patient(self) -> None:
-        """Start what waits for capacity: some objects at once, until there is none."""
+        """Start what waits for capacity: several objects in a row, while there is capacity."""
         self._pumping = None
         loop = asyncio.get_running_loop()
         started, until = 0, loop.time() + PATIENT_TIME
@@ -243,7 +243,7 @@ class WorkQueue:
 
     def _find_capacity(self) -> priorities.Capacity:
         if len(self._lenient) < PATIENT_MINIMUM or not self.processor.is_congested():
-            return priorities.Capacity.SPARE  # if there is never any, they must not starve
+            return priorities.Capacity.SPARE  # without any capacity, they must not starve
         is_overloaded = self.processor.is_overloaded()
         return priorities.Capacity.NONE if is_overloaded else priorities.Capacity.SOME
 
@@ -306,8 +306,8 @@ class WorkQueue:
         Start no more items; let the workers finish, then interrupt them.
 
         The workers have ``patience`` seconds to finish, by default
-        ``settings.queueing.exit_timeout``. After that, async handlers are interrupted; threads are
-        waited for. The outcomes are written until the deadline (a time of the event loop),
+        ``settings.queueing.exit_timeout``. After that, async handlers are interrupted; Kopf waits
+        for threads. The outcomes are written until the deadline (a time of the event loop),
         including those of items without workers. Only hanging writes are interrupted: the effect of
         an interrupted write is unknown.
         """

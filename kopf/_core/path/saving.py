@@ -2,7 +2,7 @@
 Writing of outcomes and patches: at the end of a cycle, before a delay, or when they get old.
 
 One PATCH carries as much as possible. What cannot be written stays in the cycle of the item, and
-goes with the next PATCH.
+the next PATCH carries it.
 """
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ class Environment(execution.Context):
     memo: Any
     lifecycle: lifecycles.LifeCycleFn | None = None
     locked: set[references.Resource] = dataclasses.field(default_factory=set)
-    """The resources whose finalizers are of no use to this operator, which may not remove them."""
+    """The resources whose finalizers this operator does not need, but may not remove."""
 
     @functools.cached_property
     def applier(self) -> applications.Applier:
@@ -53,7 +53,7 @@ class Environment(execution.Context):
     def enter(self) -> None:
         """
         Let all later writes of this context (`contextvars`) belong to the present term, and let
-        `kopf.apply` write by the same client.
+        `kopf.apply` write with the same client.
         """
         self.client.enter_term()
         self.applier.enter()
@@ -77,7 +77,7 @@ class Saver:
         self.logger = logger
         self._switch = switch
         self.pauses = switch.pauses
-        """How many pauses there were before: after a further one, all must be decided anew."""
+        """The number of pauses at the beginning: after another one, Kopf must decide again."""
         self.raw = raw
         """The newest state that is known from the server."""
         self.expected: bodies.BodyEssence | None = None
@@ -102,7 +102,7 @@ class Saver:
         return not self.item.is_confirmed or self.is_shared()
 
     def _judge_met(self, known: bodies.RawBody, newest: bodies.RawBody) -> claims.Verdict:
-        """Judge a state that a write to the known one has met."""
+        """Judge the state that a write has found on the server instead of the known one."""
         return self.ledger.judge(newest, known=known, made=self.item.attempts)
 
     def judge(
@@ -114,7 +114,7 @@ class Saver:
             expected: bodies.BodyEssence | None = None,
     ) -> claims.Verdict:
         """
-        Judge a newer state than the known one; by default, than that of the cycle.
+        Judge a state that is newer than the known one; by default, than that of the cycle.
 
         Until the API has answered a PATCH, the known state can be so old that the previous process
         has handled newer ones.
@@ -156,7 +156,7 @@ class Saver:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a PATCH that was begun while a handler was running has met newer records."""
+        """Whether a PATCH that was begun while a handler was running has found newer records."""
         task = self._task
         return task is not None and task.done() and not task.cancelled() and isinstance(
             task.exception(), application.OvertakenError)
@@ -225,7 +225,7 @@ class Saver:
     def store_handled(
             self, essence: bodies.BodyEssence, body: bodies.Body, patch: patches.Patch,
     ) -> None:
-        """Put an essence into the patch, to be the last-handled state."""
+        """Put an essence into the patch as the new last-handled state."""
         self.settings.persistence.diffbase_storage.store(
             body=body, patch=patch, essence=versions.mark(
                 essence, body=body, converter=self.item.handlers.converter))
@@ -233,7 +233,7 @@ class Saver:
     async def release(
             self, handler_ids: Sequence[ids.HandlerId],
     ) -> tuple[bodies.RawBody | None, bool]:
-        """Remove the finalizer and all records; return the newest state, and if that succeeded."""
+        """Remove the finalizer and all records; return the newest state, and whether it worked."""
         self.disarm()
         separate = 'status' in self.item.resource.subresources
         parts = [item.patch for item in self.item.get_cycle().contributions]
@@ -266,9 +266,9 @@ class Saver:
         """
         Add or remove the finalizer, and apply the patch; return the newest state, None if gone.
 
-        If the object has changed on the server, nothing is written. When the finalizer is added,
-        fields can change that are neither the finalizers nor those of the patch: they are looked at
-        in the newest state.
+        If the object has changed on the server, nothing is written. Exception: if no other operator
+        can have begun to handle the object, the finalizer is added even if other fields than the
+        finalizers and the patched annotations have changed. The newest state shows these changes.
         """
         wanted = finalizers.switch(self.raw, self.settings.persistence.finalizer, is_added=is_added)
         guards = finalizers.guard(self.raw, patch) if is_added and not self.is_shared() else None
@@ -420,7 +420,7 @@ class Saver:
         self.item.confirm()
 
     def give_way(self, overtaken: application.OvertakenError) -> None:
-        """Go on from what another operator has left, as nothing can be written over that."""
+        """Continue from the state that another operator has left: it must not be overwritten."""
         self.logger.info(f"{overtaken} What this operator has done is not written.")
         if self.item.cycle is not None:
             self.item.proceed(self.begin_anew(self.item.cycle, overtaken.newest))
@@ -430,8 +430,9 @@ class Saver:
         """
         Restore the cycle from newer records than those that it was restored from.
 
-        The handlers that were called meanwhile can have seen an outdated state. If the newest one
-        differs, they are called again, even if a previous process has called them for it.
+        The handlers that were called meanwhile can have seen an outdated state. If the newest state
+        differs from it, they are called again, even if a previous process has called them for the
+        newest state.
         """
         now = self.env.clock.now()
         restored = recording.restore(
@@ -443,7 +444,7 @@ class Saver:
             return restored
         if restored is not None:
             return restored.forget(outdated, now=now)
-        divergent = functools.reduce(  # it is closed: only a difference lets them be called
+        divergent = functools.reduce(  # the cycle is closed: only a difference calls them
             lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
         return cycles.Cycle(
             reason=causes.Reason.UPDATE, unsaved=outdated, stored=True, divergent=divergent)

@@ -10,17 +10,17 @@ class LeadershipLostError(Exception):
 
 class Switch:
     """
-    The state of the operator, which all its parts look at before they begin anything.
+    The state of the operator. All its parts look at it before they begin anything.
 
-    What was decided before a pause must be decided again after it: another operator has changed the
-    objects. Compare `pauses` with its earlier value to find out that there was a pause.
+    What was decided before a pause must be decided again after it: another operator can have
+    changed the objects. Compare `pauses` with its earlier value to find out that there was a pause.
 
-    Whether work may begin, `admits` says, and nothing else. It can be outdated: e.g. if the process
-    was suspended, the timers of the peering are late. So, `confirm` it before a handler is called.
+    Only `admits` says whether work may begin. The state can be outdated: e.g. if the process was
+    suspended, the timers of the peering are late. So, call `confirm` before a handler is called.
     """
 
     def __init__(self, confirm: Callable[[], None] = lambda: None) -> None:
-        """``confirm`` looks at the clock, and pauses the operator if that is overdue."""
+        """``confirm`` looks at the clock, and pauses the operator if a pause is overdue."""
         self.confirm = confirm
         self.is_paused = False
         self.is_standby = False
@@ -35,7 +35,7 @@ class Switch:
 
     def admits(self, *, is_gone: bool = False, since: int | None = None) -> bool:
         """
-        Whether work may begin now; or, with ``since`` (see `pauses`), what began then may go on.
+        Whether work may begin now; or, with ``since`` (see `pauses`), may continue that began then.
 
         The end of an object that ``is_gone`` is also reported in a pause, unless another replica
         leads: then, that one reports the end.
@@ -45,7 +45,8 @@ class Switch:
 
     def check_shared(self, since: int) -> bool:
         """
-        Whether other operators can have handled the objects since then (see `pauses`); confirmed.
+        Call `confirm`; then say whether other operators can have handled the objects since then
+        (see `pauses`).
         """
         self.confirm()
         return self.is_paused or self.pauses != since

@@ -34,16 +34,16 @@ from kopf._core.path import handling, objects, saving, switches
 
 HOT_ROUNDS = 3
 """
-When to begin to batch changes: after so many in a row, each while the previous one was handled.
+After how many changes in a row Kopf begins to batch them; each comes while the previous is handled.
 """
 
 LATE_SAVING = 1.0
-"""How long (seconds) the outcomes are written if a handler ends after the deadline of an exit."""
+"""How long (seconds) to try to write the outcomes if a handler ends after the exit deadline."""
 
 AwaitIndexing = Callable[[references.Resource, str], Awaitable[None]]
 """
-Waits until the newest known state of an object (its resource, its uid) is in the indices that
-others fill.
+Waits until the newest known state of an object (its resource, its uid) is in those indices that
+another processor fills.
 """
 
 
@@ -63,8 +63,9 @@ class Processor:
             only_indexing: bool = False,
     ) -> None:
         """
-        The alarms schedule the objects whose handlers wait until some time. Only the indices that
-        this ``fills`` get the objects here. With ``only_indexing``, no other handlers are called.
+        The ``alarms`` schedule the objects whose handlers wait until some time. This processor puts
+        objects only into the indices for which ``fills`` is true. With ``only_indexing``, no other
+        handlers are called.
         """
         self.env = env
         self._switch = switch
@@ -91,7 +92,7 @@ class Processor:
         """
         Begin to process the object; return the remaining work, or None if there is none.
 
-        A state that needs nothing is recognised here, without a task: after a start, there can be
+        This method recognises states that need nothing, without a task: after a start, there can be
         thousands of such objects.
         """
         if self._only_indexing:
@@ -170,7 +171,7 @@ class Processor:
         """
         Process the object, and find what follows. An error throttles this object only.
 
-        :raises Exception: the error, when it is logged and nothing is left to do about it.
+        :raises Exception: the error, after it was logged, and the object throttled if needed.
         """
         try:
             await self._process(item, raw, found)
@@ -259,10 +260,10 @@ class Processor:
     ) -> None:
         """
         Call the reconciling handlers, and schedule their next calls. ``is_news`` is whether the
-        state is of others, and not the response to an own write.
+        state comes from others, and is not the response to an own write.
 
-        They wait for a newer state that is there already, and for its indexing, unless the object
-        ``is_hot``.
+        If a newer state is there already, or is not indexed yet, the handlers wait for that, unless
+        the object ``is_hot``.
         """
         member = item.reconcilers
         if member is None or item.gone or item.vanished or (
@@ -375,8 +376,8 @@ class Processor:
         """
         Start and stop the daemons and timers of this state; return whether there are any.
 
-        They start only when the object has the finalizer, if any is set. Otherwise, the object
-        could disappear before they are stopped.
+        They start only when the object has the finalizer, unless the settings have none. Otherwise,
+        the object could disappear before they are stopped.
         """
         served, companions = item.handlers, item.companions
         if item.gone:  # those that ran are stopping, and none can begin: nobody would stop it
