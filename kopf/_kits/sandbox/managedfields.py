@@ -5,15 +5,15 @@ from typing import Any
 
 from kopf._kits.sandbox import applying, schemas
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import Obj, omit
 
 
 def track(request: Request, old: Obj | None, new: Obj, now: str) -> None:
     """Attribute the changes to the request's manager, in the new object's metadata."""
     kind = request.kind
-    apart = kind.has_status and request.subresource != 'status'
+    apart = kind.has_status and request.subresource != 'status'  # what is not written is not owned
     entries = applying.track_update(
-        _statusless(old) if apart and old else old, _statusless(new) if apart else new,
+        omit(old, 'status') if apart and old else old, omit(new, 'status') if apart else new,
         manager=request.manager, schema=schemas.typed_schema_of(kind),
         api_version=kind.api_version, time=now, subresource=request.subresource)
     if entries:
@@ -36,11 +36,6 @@ def apply(request: Request, old: Obj | None, applied: Obj, now: str) -> Obj:
         subresource=request.subresource, without=without)
 
 
-def _statusless(obj: Obj) -> Obj:
-    """What is not written is not owned."""
-    return {key: value for key, value in obj.items() if key != 'status'}
-
-
 def keep_times(new: Obj, old: Obj) -> None:
     """Where nothing but times of managed fields has changed, nothing has."""
     fields, known = new['metadata'].get('managedFields'), old['metadata'].get('managedFields')
@@ -51,5 +46,4 @@ def keep_times(new: Obj, old: Obj) -> None:
 
 
 def _timeless(entries: Any) -> list[Any]:
-    return [{key: value for key, value in entry.items() if key != 'time'}
-            for entry in entries or ()]
+    return [omit(entry, 'time') for entry in entries or ()]

@@ -14,7 +14,14 @@ from kopf._kits.sandbox import builtins, encoding, protobuf, schemas, wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
 from kopf._kits.sandbox.schemas import decoding, definitions, pruning
-from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, Obj, UnsupportedMediaType
+from kopf._kits.sandbox.statuses import (
+    APIError,
+    BadRequest,
+    Invalid,
+    Obj,
+    UnsupportedMediaType,
+    omit,
+)
 
 METADATA_ORDER = (
     'name', 'generateName', 'namespace', 'selfLink', 'uid', 'resourceVersion', 'generation',
@@ -36,10 +43,9 @@ def encode_object(kind: Kind, obj: Obj) -> bytes:
         return encoding.encode_sorted(obj)
     metadata = obj['metadata']
     ordered = {key: metadata[key] for key in METADATA_ORDER if key in metadata}
-    rest = {key: value for key, value in obj.items()
-            if key not in ('kind', 'apiVersion', 'metadata')}
     return encoding.encode({
-        'kind': kind.kind, 'apiVersion': kind.api_version, 'metadata': ordered, **rest,
+        'kind': kind.kind, 'apiVersion': kind.api_version, 'metadata': ordered,
+        **omit(obj, 'kind', 'apiVersion', 'metadata'),
     })
 
 
@@ -271,8 +277,7 @@ def converted(kind: Kind, obj: Obj) -> Obj:
     made = (known_var.get() or {}).get((kind.api_version, identify(obj)))
     if made is None:
         raise Pending(kind, obj)
-    meta = {key: value for key, value in obj['metadata'].items()
-            if key not in ('labels', 'annotations')}
+    meta = omit(obj['metadata'], 'labels', 'annotations')
     meta |= {key: made['metadata'][key] for key in ('labels', 'annotations')
              if made['metadata'].get(key)}
     content, _ = conform(kind, copy.deepcopy({**made, 'metadata': meta}))

@@ -17,7 +17,7 @@ from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, key_of, stored
 from kopf._kits.sandbox.deleting import CRD_CLEANUP, RELEASED, is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.schemas import nodes
-from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, omit, qualified
 from kopf._kits.sandbox.storage import Change, Entry, Key
 
 logger = logging.getLogger(__name__)
@@ -265,9 +265,7 @@ def rebase(kind: Kind, base: Obj, new: Obj, local: Obj) -> Obj:
 
 def _strip(obj: Obj, *fields: str) -> Obj:
     """The object without its version, which is another one here, and without these fields."""
-    return {**obj, 'metadata': {
-        key: value for key, value in obj['metadata'].items()
-        if key not in ('resourceVersion', *fields)}}
+    return {**obj, 'metadata': omit(obj['metadata'], 'resourceVersion', *fields)}
 
 
 def reduce(obj: Obj) -> Obj:

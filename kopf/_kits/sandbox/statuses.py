@@ -88,6 +88,11 @@ def dig(obj: Any, path: str) -> Any:
     return obj
 
 
+def omit(obj: Mapping[str, Any], *keys: str) -> Obj:
+    """A copy of the object without these keys."""
+    return {key: value for key, value in obj.items() if key not in keys}
+
+
 def set_condition(
         conditions: list[Obj], now: str, type: str, status: str, reason: str, message: str,
 ) -> None:

@@ -46,8 +46,7 @@ def updated(obj: statuses.Obj, applied: statuses.Obj) -> statuses.Obj:
 def _encode(applied: statuses.Obj) -> str:
     metadata = dict(applied.get('metadata') or {})
     if isinstance(annotations := metadata.get('annotations'), dict):
-        metadata['annotations'] = {
-            key: value for key, value in annotations.items() if key != ANNOTATION}
+        metadata['annotations'] = statuses.omit(annotations, ANNOTATION)
     return encoding.encode_sorted({**applied, 'metadata': metadata}).decode() + '\n'
 
 

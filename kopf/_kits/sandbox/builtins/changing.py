@@ -76,11 +76,11 @@ def keep_status(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> None:
 
 def has_changed(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> bool:
     """Whether a change counts as a new generation."""
-    ignored = {'metadata', 'apiVersion', 'kind', *(('status',) if kind.has_status else ())}
-    contents = [{key: value for key, value in obj.items() if key not in ignored}
-                for obj in (new, old)]
-    return contents[0] != contents[1] or (kind.resource == ('apps', 'deployments') and (
-        (new['metadata'].get('annotations') or {}) != (old['metadata'].get('annotations') or {})))
+    ignored = ('metadata', 'apiVersion', 'kind', *(('status',) if kind.has_status else ()))
+    return statuses.omit(new, *ignored) != statuses.omit(old, *ignored) or (
+        kind.resource == ('apps', 'deployments')
+        and (statuses.dig(new, 'metadata.annotations') or {})
+        != (statuses.dig(old, 'metadata.annotations') or {}))
 
 
 def _create_pod(pod: statuses.Obj, used: Container[str]) -> statuses.Obj:
@@ -185,10 +185,9 @@ def _assign_addresses(service: statuses.Obj, used: Container[str]) -> statuses.O
     spec = dict(service['spec'])
     type_ = spec.get('type')
     if type_ == 'ExternalName':
-        for key in ('clusterIP', 'clusterIPs', 'ipFamilies', 'ipFamilyPolicy',
-                    'internalTrafficPolicy'):
-            spec.pop(key, None)
-        return {**service, 'spec': spec}
+        return {**service, 'spec': statuses.omit(
+            spec, 'clusterIP', 'clusterIPs', 'ipFamilies', 'ipFamilyPolicy',
+            'internalTrafficPolicy')}
     if not spec.get('clusterIP'):
         addresses = spec.get('clusterIPs') or [_free_address(used)]
         spec['clusterIP'] = addresses[0]
@@ -202,8 +201,7 @@ def _assign_addresses(service: statuses.Obj, used: Container[str]) -> statuses.O
             for index, port in enumerate(spec.get('ports') or ())
         ]
     elif 'ports' in spec:
-        spec['ports'] = [{key: value for key, value in port.items() if key != 'nodePort'}
-                         for port in spec['ports']]
+        spec['ports'] = [statuses.omit(port, 'nodePort') for port in spec['ports']]
     return {**service, 'spec': spec}
 
 

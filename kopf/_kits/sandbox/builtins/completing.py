@@ -209,9 +209,8 @@ def _complete_secret(secret: statuses.Obj) -> statuses.Obj:
         return secret
     encoded = {key: base64.b64encode(value.encode()).decode()
                for key, value in secret['stringData'].items()}
-    result = {**secret, 'data': {**(secret.get('data') or {}), **encoded}}
-    del result['stringData']
-    return result
+    data = {**(secret.get('data') or {}), **encoded}
+    return {**statuses.omit(secret, 'stringData'), 'data': data}
 
 
 def _complete_namespace(namespace: statuses.Obj) -> statuses.Obj:

@@ -26,9 +26,8 @@ def validate_update(
 
 
 def _change_set(new: statuses.Obj, old: statuses.Obj) -> Causes:
-    rest = [{key: value for key, value in obj['spec'].items() if key not in MUTABLE_BY_SET}
-            for obj in (new, old)]
-    if rest[0] != rest[1]:
+    fixed, before = (statuses.omit(obj['spec'], *MUTABLE_BY_SET) for obj in (new, old))
+    if fixed != before:
         listed = ', '.join(f"'{key}'" for key in MUTABLE_BY_SET[:-1])
         yield wordings.forbidden(
             'spec', f"updates to statefulset spec for fields other than {listed} and "
@@ -46,15 +45,11 @@ def _change_data(new: statuses.Obj, old: statuses.Obj) -> Causes:
 
 def _change_pod(new: statuses.Obj, old: statuses.Obj) -> Causes:
     def fixed(pod: statuses.Obj) -> Mapping[str, Any]:
-        spec = {key: value for key, value in pod['spec'].items()
-                if key not in ('activeDeadlineSeconds', 'tolerations',
-                               'terminationGracePeriodSeconds')}
+        spec = statuses.omit(pod['spec'], 'activeDeadlineSeconds', 'tolerations',
+                             'terminationGracePeriodSeconds')
         for part in ('containers', 'initContainers'):
-            spec[part] = [
-                {key: value for key, value in container.items()
-                 if key not in ('image', 'imagePullPolicy')}
-                for container in spec.get(part) or ()
-            ]
+            spec[part] = [statuses.omit(container, 'image', 'imagePullPolicy')
+                          for container in spec.get(part) or ()]
         return spec
 
     if fixed(new) != fixed(old):
@@ -68,11 +63,10 @@ def _change_pod(new: statuses.Obj, old: statuses.Obj) -> Causes:
 
 def _change_claim(new: statuses.Obj, old: statuses.Obj) -> Causes:
     def fixed(claim: statuses.Obj) -> Mapping[str, Any]:
-        spec = claim['spec']
         bound = (old.get('status') or {}).get('phase') == 'Bound'
         released = ('resources', 'volumeAttributesClassName') if bound else ()
         late = [key for key in ('storageClassName', 'volumeName') if key not in old['spec']]
-        return {key: value for key, value in spec.items() if key not in (*released, *late)}
+        return statuses.omit(claim['spec'], *released, *late)
 
     if fixed(new) != fixed(old):
         yield wordings.forbidden(

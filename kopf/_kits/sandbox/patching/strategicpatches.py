@@ -44,7 +44,7 @@ def _merge_dicts(
     directive = patch.get(PATCH)
     if directive is not None:
         if directive == 'replace':
-            return {key: value for key, value in patch.items() if key != PATCH}
+            return statuses.omit(patch, PATCH)
         if directive == 'delete':
             return {}
         raise _unknown_directive(directive, patch)
