@@ -2,6 +2,7 @@
 Cells of tables that are computed from an object, rather than being one of its fields.
 """
 import datetime
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,31 +30,23 @@ def age(text: Any, now: datetime.datetime) -> str:
     return '<unknown>' if time is None else duration((now - time).total_seconds())
 
 
+_SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400, 'y': 365 * 86400}
+
+_PRECISIONS = (
+    (120, 's', ''), (600, 'm', 's'), (3 * 3600, 'm', ''), (8 * 3600, 'h', 'm'),
+    (48 * 3600, 'h', ''), (8 * 86400, 'd', 'h'), (730 * 86400, 'd', ''), (2920 * 86400, 'y', 'd'),
+    (math.inf, 'y', ''))
+"""Below so many seconds, durations are told in this unit, and the rest in that one, if in any."""
+
+
 def duration(total: float) -> str:
     seconds = int(total)
     if seconds < -1:
         return '<invalid>'
-    if seconds < 0:
-        return '0s'
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if seconds < 120:
-        return f'{seconds}s'
-    if minutes < 10:
-        return f'{minutes}m{seconds % 60}s' if seconds % 60 else f'{minutes}m'
-    if minutes < 180:
-        return f'{minutes}m'
-    if hours < 8:
-        return f'{hours}h{minutes % 60}m' if minutes % 60 else f'{hours}h'
-    if hours < 48:
-        return f'{hours}h'
-    if days < 8:
-        return f'{days}d{hours % 24}h' if hours % 24 else f'{days}d'
-    if days < 365 * 2:
-        return f'{days}d'
-    years = days // 365
-    if years < 8:
-        return f'{years}y{days % 365}d' if days % 365 else f'{years}y'
-    return f'{years}y'
+    unit, smaller = next(units for limit, *units in _PRECISIONS if seconds < limit)
+    count, rest = divmod(max(seconds, 0), _SECONDS[unit])
+    more = rest // _SECONDS[smaller] if smaller else 0
+    return f'{count}{unit}{more}{smaller}' if more else f'{count}{unit}'
 
 
 def empty(type: str, aged: bool) -> Any:
