@@ -56,15 +56,9 @@ class Maker:
         }
 
     def row(self, obj: Obj) -> Obj:
-        row: Obj = {'cells': [cell(obj, self.now) for cell in self.cells]}
-        match self.include:
-            case 'Metadata':
-                row['object'] = partial(obj, self.version)
-            case 'Object':
-                row['object'] = obj
-            case 'None':
-                row['object'] = None
-        return row
+        included = {'Metadata': partial(obj, self.version), 'Object': obj, 'None': None}
+        return {'cells': [cell(obj, self.now) for cell in self.cells],
+                'object': included[self.include]}
 
     def _reader(self, column: Column) -> Callable[[Obj, datetime.datetime], Any]:
         steps = parse_path(column.path) if column.path else None
