@@ -19,7 +19,11 @@ class Findings:
     def add_mistyped(self, path: paths.Path, expected: str, shown: str) -> None:
         field = paths.render(path)
         self.by_schema.append(wordings.mistyped(
-            field, shown, f'{field} in body must be of type {expected}: "{shown}"'))
+            field, shown, f"{field} in body must be of type {expected}: {wordings.shown(shown)}"))
+
+    def add_invalid(self, path: paths.Path, value: Any, demand: str) -> None:
+        field = paths.render(path)
+        self.by_schema.append(wordings.invalid(field, value, f"{field} in body should {demand}"))
 
     def add_unplaced(self, text: str) -> None:
         """The API does not tell the fields of some findings, only mentions them in the text."""

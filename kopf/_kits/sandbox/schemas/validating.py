@@ -120,9 +120,7 @@ def _make_for_dicts(schema: nodes.Schema) -> Check:
         if embedded:
             findings.by_rules.extend(_check_embedded(value, path))
         if least is not None and len(value) < least:
-            field = paths.render(path)
-            findings.by_schema.append(wordings.invalid(
-                field, len(value), f"{field} in body should have at least {least} properties"))
+            findings.add_invalid(path, len(value), f"have at least {least} properties")
         if most is not None and len(value) > most:
             findings.by_schema.append(wordings.too_many(paths.render(path), len(value), most))
         known = old if type(old) is dict else _NO_OLD
@@ -169,9 +167,7 @@ def _make_for_lists(schema: nodes.Schema) -> Check:
             for index, (item, known) in enumerate(expressions.find_former(schema, value, old)):
                 check_item(item, (path, index), known, findings)
         if least is not None and len(value) < least:
-            field = paths.render(path)
-            findings.by_schema.append(wordings.invalid(
-                field, len(value), f"{field} in body should have at least {least} items"))
+            findings.add_invalid(path, len(value), f"have at least {least} items")
         if most is not None and len(value) > most:
             findings.by_schema.append(wordings.too_many(paths.render(path), len(value), most))
         if is_set or is_map:

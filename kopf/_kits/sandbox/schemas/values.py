@@ -88,18 +88,14 @@ def make_for_strings(schema: nodes.Schema) -> Iterator[Check]:
             search = None
 
     def check(value: str, path: paths.Path, old: Any, findings: Findings) -> None:
-        field = paths.render(path)
         if most is not None and len(value) > most:
-            findings.by_schema.append(wordings.too_long(field, most))
+            findings.by_schema.append(wordings.too_long(paths.render(path), most))
         elif least is not None and len(value) < least:
-            findings.by_schema.append(wordings.invalid(
-                field, value, f"{field} in body should be at least {least} chars long"))
+            findings.add_invalid(path, value, f"be at least {least} chars long")
         elif search is not None and not search(value):
-            findings.by_schema.append(wordings.invalid(
-                field, value, f"{field} in body should match '{pattern}'"))
+            findings.add_invalid(path, value, f"match '{pattern}'")
         if is_format is not None and not is_format(value):
-            findings.by_schema.append(wordings.mistyped(
-                field, value, f"{field} in body must be of type {format}: {wordings.shown(value)}"))
+            findings.add_mistyped(path, format, value)
 
     if most is not None or least is not None or search is not None or is_format is not None:
         yield check
@@ -126,11 +122,8 @@ def make_for_numbers(schema: nodes.Schema) -> Iterator[Check]:
             wrong.append(f"less than {'' if below else 'or equal to '}{_shown(cast(most))}")
         if least is not None and (value <= cast(least) if above else value < cast(least)):
             wrong.append(f"greater than {'' if above else 'or equal to '}{_shown(cast(least))}")
-        if wrong:
-            field = paths.render(path)
-            for text in wrong:
-                findings.by_schema.append(wordings.invalid(
-                    field, value, f"{field} in body should be {text}"))
+        for text in wrong:
+            findings.add_invalid(path, value, f"be {text}")
 
     if multiple is not None or most is not None or least is not None:
         yield check
