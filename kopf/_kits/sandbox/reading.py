@@ -2,7 +2,6 @@
 Getting and listing: what is stored, selected, paged and put into the shape asked for.
 """
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,7 +57,7 @@ def selection_of(request: Request) -> Selection:
 
 def get(cluster: Cluster, request: Request) -> bytes:
     entry = cluster.get(request.kind, (request.namespace, request.name))
-    revision = revision_of(request)
+    revision = request.revision()
     if revision is not None and revision > cluster.store.revision:
         raise too_large(revision, cluster.store.revision)
     return shaped(cluster, request, objects.view(request.kind, entry.raw))
@@ -76,18 +75,6 @@ def shaped(cluster: Cluster, request: Request, raw: bytes, *, headed: bool = Tru
                 headed=headed)
             return encoding.encode(table)
     return encoding.encode(tables.partial(encoding.decode_own(raw), request.accepted.version))
-
-
-def revision_of(request: Request) -> int | None:
-    """The revision asked for; none if it is left to the API. Raises `BadRequest`."""
-    text = request.option('resourceVersion')
-    if not text:
-        return None
-    if not re.fullmatch('[0-9]{1,19}', text):
-        raise BadRequest(
-            f'invalid resource version: resourceVersion: Invalid value: "{text}": '
-            f'strconv.ParseUint: parsing "{text}": invalid syntax')
-    return int(text)
 
 
 def too_large(revision: int, current: int) -> GatewayTimeout:
@@ -143,7 +130,7 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
     """One page of what is selected, with the list's metadata."""
     store, resource = cluster.store, stored_resource(request.kind)
     limit = max(request.number('limit') or 0, 0)
-    revision = revision_of(request)
+    revision = request.revision()
     token, match = request.option('continue'), request.option('resourceVersionMatch')
     is_exact = match == 'Exact' or (limit > 0 and not match)
     if revision == 0:

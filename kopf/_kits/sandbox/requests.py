@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kopf._kits.sandbox import wordings
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, NotAcceptable, qualified
@@ -115,6 +115,18 @@ class Request:
             why = 'value out of range'
         quoted = text.replace('\\', '\\\\').replace('"', '\\"')
         raise BadRequest(f'strconv.ParseInt: parsing "{quoted}": {why}')
+
+    def revision(self) -> int | None:
+        """The revision asked for; none if it is left to the API."""
+        text = self.option('resourceVersion')
+        if not text:
+            return None
+        if not re.fullmatch('[0-9]{1,19}', text):
+            why = (f'resourceVersion: Invalid value: "{text}": '
+                   f'strconv.ParseUint: parsing "{text}": invalid syntax')
+            raise statuses.APIError(why, reason='') if self.verb == 'watch' else BadRequest(
+                f"invalid resource version: {why}")
+        return int(text)
 
     def known(self, revision: int) -> int:
         """The latest revision that the server knows, if that of the database is this one."""

@@ -50,17 +50,7 @@ class Watch:
         self._over = False
         self._error: APIError | None = None
         self._timeout = request.number('timeoutSeconds') or random.uniform(1800, 3600)
-        self._since = self._revision()
-
-    def _revision(self) -> int | None:
-        text = self._request.option('resourceVersion')
-        if not text or text == '0':
-            return None
-        if not text.isdecimal() or not text.isascii():
-            raise APIError(
-                f'resourceVersion: Invalid value: "{text}": '
-                f'strconv.ParseUint: parsing "{text}": invalid syntax', reason='')
-        return int(text)
+        self._since = request.revision() or None
 
     def _reach(self) -> int:
         """The latest revision that this watch can show now."""
