@@ -12,7 +12,7 @@ from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.scaling import SCALE, WORKLOADS, scale_of
 from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, MethodNotAllowed, Obj
-from kopf._kits.sandbox.writing import Writer
+from kopf._kits.sandbox.writing import Writer, check_name
 
 EVICTION = Kind(group='policy', version='v1', plural='evictions', kind='Eviction',
                 storage_version='v1')
@@ -71,10 +71,8 @@ class Subresources:
         return 200, self._shown(request, result)
 
     def _rescaled(self, request: Request, obj: Obj, scale: Obj) -> Obj:
-        name = scale['metadata'].get('name') or request.name
-        if name != request.name:
-            raise BadRequest(f"the name of the object ({name}) does not match "
-                             f"the name on the URL ({request.name})")
+        if scale['metadata'].get('name'):
+            check_name(request, scale)
         replicas = (scale.get('spec') or {}).get('replicas', 0)
         if not isinstance(replicas, int) or (replicas < 0 and not request.kind.custom):
             raise Invalid.on('autoscaling', 'Scale', request.name, [wordings.invalid(
