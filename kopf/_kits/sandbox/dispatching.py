@@ -10,6 +10,10 @@ from kopf._kits.sandbox.statuses import APIError, MethodNotAllowed, NoPage, NotF
 from kopf._kits.sandbox.subresources import Subresources
 from kopf._kits.sandbox.writing import Writer
 
+READS = {'get': reading.get, 'list': reading.list_}
+WRITES = {'create': Writer.create, 'update': Writer.update, 'patch': Writer.patch,
+          'delete': Writer.delete, 'deletecollection': Writer.delete_collection}
+
 
 class Dispatcher:
     """Answers all requests but watches, by a code and a body."""
@@ -41,21 +45,10 @@ class Dispatcher:
             self._access.authorize(request.user, Target(
                 verb='create', group=kind.group, resource=kind.plural, namespace=request.namespace,
                 name=request.name))
-        match request.verb:
-            case 'get':
-                return 200, reading.get(self._cluster, request)
-            case 'list':
-                return 200, reading.list_(self._cluster, request)
-            case 'create':
-                return await self._writer.create(request)
-            case 'update':
-                return await self._writer.update(request)
-            case 'patch':
-                return await self._writer.patch(request)
-            case 'delete':
-                return await self._writer.delete(request)
-            case 'deletecollection':
-                return await self._writer.delete_collection(request)
+        if request.verb in READS:
+            return 200, READS[request.verb](self._cluster, request)
+        if request.verb in WRITES:
+            return await WRITES[request.verb](self._writer, request)
         raise MethodNotAllowed
 
 
