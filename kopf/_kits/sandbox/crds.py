@@ -81,6 +81,7 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
             ('shortNames', resources, 'ShortNamesConflict'),
             ('kind', kinds_used, 'KindConflict'),
             ('listKind', kinds_used, 'ListKindConflict'),
+            ('categories', (), ''),  # many definitions can be of one category
     ):
         value = wanted.get(key)
         clashing = [
@@ -93,10 +94,6 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
             accepted[key] = value
         else:
             accepted.pop(key, None)
-    if wanted.get('categories'):
-        accepted['categories'] = wanted['categories']
-    else:
-        accepted.pop('categories', None)
 
     if problem:
         names_accepted = ('NamesAccepted', 'False', *problem)
