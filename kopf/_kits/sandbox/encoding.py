@@ -158,20 +158,20 @@ def _parse_constant(text: str) -> None:
 
 
 def _told(error: json.JSONDecodeError) -> str:
-    if error.pos >= len(error.doc.rstrip()):
+    if error.pos >= len(error.doc.rstrip()) or error.msg.startswith('Unterminated string'):
         return "unexpected end of JSON input"
-    char = error.doc[error.pos]
-    if error.msg.startswith('Extra data'):
-        return f"invalid character '{char}' after top-level value"
-    if error.msg.startswith('Expecting property name'):
-        return f"invalid character '{char}' looking for beginning of object key string"
-    if error.msg.startswith("Expecting ':'"):
-        return f"invalid character '{char}' after object key"
-    if error.msg.startswith("Expecting ','"):
-        return f"invalid character '{char}' after object key:value pair"
-    if error.msg.startswith('Unterminated string'):
-        return "unexpected end of JSON input"
-    return f"invalid character '{char}' looking for beginning of value"
+    where = next((place for start, place in _PLACES.items() if error.msg.startswith(start)),
+                 "looking for beginning of value")
+    return f"invalid character '{error.doc[error.pos]}' {where}"
+
+
+_PLACES = {
+    'Extra data': "after top-level value",
+    'Expecting property name': "looking for beginning of object key string",
+    "Expecting ':'": "after object key",
+    "Expecting ','": "after object key:value pair",
+}
+"""Where the API finds an error, by what the parser here says of it."""
 
 
 _DECODER = json.JSONDecoder(parse_float=_parse_float, parse_constant=_parse_constant)
