@@ -88,11 +88,9 @@ async def _ask(cluster: Cluster, kind: Kind, objs: Sequence[Obj], whose: str) ->
                 'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': [*objs]}}))
     except (Unreachable, encoding.DecodingError) as e:
         raise InternalError(f"{failed}{e}") from None
-    match answer:
-        case {'response': dict(response)}:
-            pass
-        case _:
-            raise InternalError(f"{failed}no proper ConversionReview is in the response")
+    response = answer.get('response') if isinstance(answer, dict) else None
+    if not isinstance(response, dict):
+        raise InternalError(f"{failed}no proper ConversionReview is in the response")
     result = response.get('result')
     result = result if isinstance(result, dict) else {}
     if response.get('uid') != uid:
