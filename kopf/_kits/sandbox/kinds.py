@@ -164,9 +164,10 @@ class Kinds:
 
 
 @functools.cache
-def _all_traits() -> Mapping[str, Mapping[str, Any]]:
-    traits: Mapping[str, Any] = json.loads((DATA / 'traits.json').read_bytes())
-    return traits
+def load(path: str) -> dict[str, Mapping[str, Any]]:
+    """Load a file of the data, once: facts by names."""
+    facts: dict[str, Mapping[str, Any]] = json.loads((DATA / path).read_bytes())
+    return facts
 
 
 def get_traits(resource: Resource) -> Mapping[str, Any]:
@@ -177,7 +178,7 @@ def get_traits(resource: Resource) -> Mapping[str, Any]:
     its ``immutable`` and ``selectable`` fields; the ``cells`` of tables.
     """
     group, plural = resource
-    return _all_traits().get(f'{plural}.{group}' if group else plural, {})
+    return load('traits.json').get(f'{plural}.{group}' if group else plural, {})
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 import base64
 import functools
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from kopf._kits.sandbox import kinds, statuses
@@ -9,6 +8,7 @@ from kopf._kits.sandbox.builtins import quantities
 from kopf._kits.sandbox.schemas import definitions, nodes, scalars
 from kopf._kits.sandbox.schemas.depths import guarded
 
+DEFAULTS = 'defaults.json'
 META = 'io.k8s.apimachinery.pkg.apis.meta.v1.'
 TEMPLATE_GENERATION = 'deprecated.daemonset.template.generation'
 OMITTED = frozenset(['minReadySeconds'])
@@ -27,12 +27,6 @@ def complete(kind: kinds.Kind, obj: statuses.Obj) -> statuses.Obj:
     return special(result) if special is not None else result
 
 
-@functools.cache
-def _facts() -> Mapping[str, Mapping[str, Any]]:
-    facts: Mapping[str, Any] = json.loads((kinds.DATA / 'defaults.json').read_bytes())
-    return facts
-
-
 def _fill(schema: nodes.Schema, value: Any) -> Any:
     """Fill in the defaults of the definitions and of the fields; those of fields include zeros."""
     name = schema.name
@@ -48,7 +42,7 @@ def _fill(schema: nodes.Schema, value: Any) -> Any:
         key: item if (child := schema.of(key)) is None else _fill(child, item)
         for key, item in value.items()
     }
-    for key, item in _facts().get(name, {}).items():
+    for key, item in kinds.load(DEFAULTS).get(name, {}).items():
         if key not in result:
             result[key] = item if not isinstance(item, dict | list) else _fill(
                 schema.properties[key], item)
@@ -82,7 +76,7 @@ def _complete_pod_spec(spec: dict[str, Any]) -> dict[str, Any]:
 
 def _complete_rolling(strategy: dict[str, Any], rolling: str) -> dict[str, Any]:
     if strategy.get('type') == 'RollingUpdate' and 'rollingUpdate' not in strategy:
-        strategy['rollingUpdate'] = dict(_facts()[f'io.k8s.api.apps.v1.{rolling}'])
+        strategy['rollingUpdate'] = dict(kinds.load(DEFAULTS)[f'io.k8s.api.apps.v1.{rolling}'])
     return strategy
 
 

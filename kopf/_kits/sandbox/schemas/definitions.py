@@ -2,28 +2,18 @@
 Schemas of the built-in kinds, loaded package by package as they are needed.
 """
 import functools
-import json
-from typing import Any
 
 from kopf._kits.sandbox import kinds
 from kopf._kits.sandbox.schemas import nodes
 
 OBJECT_META = 'io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta'
-SCHEMAS = kinds.DATA / 'schemas'
-
-
-@functools.cache
-def load_package(package: str) -> dict[str, nodes.Raw]:
-    """All definitions of a package by their short names, e.g. of ``io.k8s.api.core.v1``."""
-    definitions: dict[str, Any] = json.loads((SCHEMAS / f'{package}.json').read_bytes())
-    return definitions
 
 
 def resolve(name: str) -> nodes.Raw:
     """The raw definition by its full name; raises `KeyError` if there is none."""
     package, _, short_name = name.rpartition('.')
     try:
-        return load_package(package)[short_name]
+        return kinds.load(f'schemas/{package}.json')[short_name]
     except FileNotFoundError:
         raise KeyError(name) from None
 
