@@ -99,9 +99,7 @@ def prepare_login(
             settings=settings, clock=clocks.Clock(), indices=indexing.OperatorIndexers())))
 
 
-def find_resource(
-        kind: str, resources: frozenset[references.Resource],
-) -> references.Resource:
+def find_resource(kind: str, resources: frozenset[references.Resource]) -> references.Resource:
     """
     Find the resource that a user has named: by any name, also with the group and the version.
 
@@ -185,8 +183,7 @@ async def _change(
                         payload={'status': changes},
                         subresource='status' if 'status' in resource.subresources else None,
                     ) is not None
-                where = f'{kind} {name!r}' + (
-                    f' in {namespace!r}' if namespace is not None else '')
+                where = f'{kind} {name!r}' + (f' in {namespace!r}' if namespace is not None else '')
                 if changed:
                     done.append(where)
                 else:

@@ -54,5 +54,4 @@ def set_condition(
         raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
     kwargs = invocation.kwargs_var.get({})
     observed = conditions.observe(kwargs['resource'], kwargs['body']) if 'body' in kwargs else None
-    conditions.add(
-        patch, observed=observed, type=type, status=text, reason=reason, message=message)
+    conditions.add(patch, observed=observed, type=type, status=text, reason=reason, message=message)

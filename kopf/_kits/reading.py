@@ -107,8 +107,7 @@ def list_(
     if namespace is not references.EVERYTHING:
         _verify_namespace(namespace)
         where = namespace or _get_namespace()
-    return applier.ask(
-        functools.partial(_list, applier, kind, where, labels or {}), "kopf.list_()")
+    return applier.ask(functools.partial(_list, applier, kind, where, labels or {}), "kopf.list_()")
 
 
 def _verify_namespace(namespace: Any) -> None:

@@ -220,8 +220,7 @@ async def finish_tasks(
 
     def find() -> list[asyncio.Task[Any]]:
         current = asyncio.current_task()
-        return [task for task in asyncio.all_tasks()
-                if task not in ignored and task is not current]
+        return [task for task in asyncio.all_tasks() if task not in ignored and task is not current]
 
     if hung := find():
         await asyncio.wait(hung, timeout=timeout)

@@ -57,8 +57,7 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
         forwarded = stack.enter_context(forward_signals(send))
         lifeline = stack.enter_context(contextlib.closing(lifelines.Lifeline()))
         if LIVENESS in served:
-            stack.enter_context(serve_health(
-                served[LIVENESS], [urls[LIVENESS] for urls in own]))
+            stack.enter_context(serve_health(served[LIVENESS], [urls[LIVENESS] for urls in own]))
         for urls in own:
             options = [f'{option}={url}' for option, url in urls.items()]
             process = lifeline.start([*args, *options], siblings.make_environment(number))

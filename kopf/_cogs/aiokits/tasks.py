@@ -43,9 +43,7 @@ async def gather(*coros: Coroutine[Any, Any, T]) -> list[T]:
         await cancel(tasks)
 
 
-async def for_each(
-        fn: Callable[[T], Awaitable[None]], items: Iterable[T], *, limit: int,
-) -> None:
+async def for_each(fn: Callable[[T], Awaitable[None]], items: Iterable[T], *, limit: int) -> None:
     """Await the function for all items, for a limited number of them at once; see `gather`."""
     vacant = asyncio.Semaphore(limit)
 

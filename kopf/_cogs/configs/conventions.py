@@ -120,9 +120,7 @@ class StorageKeyFormingConvention(StorageKeyMarkingConvention):
                 return full_key, annotations[full_key]
         return '', None
 
-    def _put(
-            self, key: str, value: str | None, *, body: bodies.Body, patch: patches.Patch,
-    ) -> None:
+    def _put(self, key: str, value: str | None, *, body: bodies.Body, patch: patches.Patch) -> None:
         """Put the annotations for a handler id into the patch, marked; None removes them."""
         for full_key in self.make_keys(key, body=body):
             path = ('metadata', 'annotations', full_key)

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
-_SECRETS = frozenset({
-    'password', 'token', 'certificate_data', 'private_key_data', 'ca_data',
-})
+_SECRETS = frozenset({'password', 'token', 'certificate_data', 'private_key_data', 'ca_data'})
 _URLS = frozenset({'server', 'proxy_url'})
 
 _TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {

@@ -22,9 +22,7 @@ def find_applied(raw: Mapping[str, Any], manager: str | None) -> Any:
     return None
 
 
-def owns(
-        fields: Any, value: Any, *, unrecorded: Collection[Path] = (), path: Path = (),
-) -> bool:
+def owns(fields: Any, value: Any, *, unrecorded: Collection[Path] = (), path: Path = ()) -> bool:
     """
     Whether a field manager owns all fields of a value, by its ``fieldsV1``.
 

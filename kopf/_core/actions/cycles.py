@@ -157,9 +157,7 @@ class Cycle(NamedTuple):
         roots = self.roots.union(joined) if as_roots else self.roots
         return self._replace(states=self._with(joined), roots=roots)
 
-    def attach(
-            self, parent_id: ids.HandlerId, children_ids: Iterable[ids.HandlerId],
-    ) -> 'Cycle':
+    def attach(self, parent_id: ids.HandlerId, children_ids: Iterable[ids.HandlerId]) -> 'Cycle':
         """
         Note the sub-handlers of a handler that still runs.
 
@@ -326,9 +324,7 @@ class Cycle(NamedTuple):
         unsaved = {id_: seen for id_, seen in self.unsaved.items() if id_ not in regained}
         return self._replace(states=self._with(regained), unsaved=unsaved)
 
-    def _with(
-            self, states: Mapping[ids.HandlerId, progression.HandlerState],
-    ) -> progression.State:
+    def _with(self, states: Mapping[ids.HandlerId, progression.HandlerState]) -> progression.State:
         result = progression.State(self.states)
         result.update(states)
         return result
@@ -351,9 +347,7 @@ class Cycle(NamedTuple):
             divergent = essences.rebase(divergent if divergent is not None else base, essence, base)
         return Conclusion(base, divergent)
 
-    def must_be_saved(
-            self, *, now: float, delay: float, is_status_essential: bool,
-    ) -> bool:
+    def must_be_saved(self, *, now: float, delay: float, is_status_essential: bool) -> bool:
         """
         Whether a PATCH must precede the next handler.
 

@@ -13,9 +13,7 @@ OWN_PREFIX = 'kopf.dev/'
 """The prefix of the labels and annotations by which Kopf knows owned resources."""
 
 
-def strip(
-        essence: bodies.BodyEssence, annotation: str | None = None,
-) -> bodies.BodyEssence:
+def strip(essence: bodies.BodyEssence, annotation: str | None = None) -> bodies.BodyEssence:
     """
     Leave out the labels and annotations that Kopf sets on owned resources, and this ``annotation``.
 

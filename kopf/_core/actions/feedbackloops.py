@@ -60,9 +60,7 @@ def follow(known: Echo | None, seen: bodies.RawBody, made: bodies.RawBody) -> Ec
     return Echo(bodies.parse_version(made), count)
 
 
-def find_own(
-        changes: diffs.Diff, applied: Iterable[patches.Patch],
-) -> list[dicts.FieldPath]:
+def find_own(changes: diffs.Diff, applied: Iterable[patches.Patch]) -> list[dicts.FieldPath]:
     """Find the changed fields if all changes are made by these patches; otherwise, nothing."""
     made = list(applied)
     if all(any(makes(patch, item.field) for patch in made) for item in changes):

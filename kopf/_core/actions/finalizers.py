@@ -30,9 +30,7 @@ def switch(raw: bodies.RawBody, finalizer: str | None, *, is_added: bool) -> bod
     return cast(bodies.RawBody, {**raw, 'metadata': meta})
 
 
-def guard(
-        raw: bodies.RawBody, patch: Mapping[str, Any],
-) -> Sequence[dicts.FieldPath] | None:
+def guard(raw: bodies.RawBody, patch: Mapping[str, Any]) -> Sequence[dicts.FieldPath] | None:
     """
     Find the fields that must not change before the finalizer is added, together with a patch.
 

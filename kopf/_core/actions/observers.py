@@ -67,9 +67,7 @@ class Observer(Protocol):
     whose method is that of this class is not notified by that method.
     """
 
-    def attempt(
-            self, handler: handlers.Handler, cause: causes.Cause,
-    ) -> Ended[progression.Outcome]:
+    def attempt(self, handler: handlers.Handler, cause: causes.Cause) -> Ended[progression.Outcome]:
         """
         A handler is about to be called, unless its limits are exceeded.
 
@@ -86,17 +84,13 @@ class Observer(Protocol):
         the object does not fit its types, or its filter fails.
         """
 
-    def passage(
-            self, resource: references.Resource, key: Hashable, passage: Passage,
-    ) -> None:
+    def passage(self, resource: references.Resource, key: Hashable, passage: Passage) -> None:
         """
         An object gets into the work queue, or through it, or out of it. The ``key`` identifies the
         object until it is out of the queue.
         """
 
-    def reconciliation(
-            self, resource: references.Resource, raw: bodies.RawBody,
-    ) -> Ended[Sequel]:
+    def reconciliation(self, resource: references.Resource, raw: bodies.RawBody) -> Ended[Sequel]:
         """
         A reconciliation of an object in this state begins.
 
@@ -140,9 +134,7 @@ class Telling:
             except Exception as failure:
                 self._complain(observer, failure)
 
-    def passage(
-            self, resource: references.Resource, key: Hashable, passage: Passage,
-    ) -> None:
+    def passage(self, resource: references.Resource, key: Hashable, passage: Passage) -> None:
         for observer, note in self._methods[Observer.passage]:
             try:
                 note(resource, key, passage)

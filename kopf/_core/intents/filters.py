@@ -218,8 +218,7 @@ def _judge_change(
         kwargs: Mapping[str, Any],
 ) -> tuple[bool, Mismatch | None]:
     old = dicts.resolve(cause.old, field, None)
-    new = dicts.resolve(
-        bodies.get_raw(cause.body) if cause.new is None else cause.new, field, None)
+    new = dicts.resolve(bodies.get_raw(cause.body) if cause.new is None else cause.new, field, None)
     unchanged: Mismatch | None = None
     if handler.field_needs_change and not diffs.diff(old, new):
         unchanged = ('change', field, new, None)

@@ -506,9 +506,7 @@ class Handling:
                 f"{feedbackloops.MAX_DELAY:g} seconds. Change the object only if it is not as it "
                 f"should be, or let the handlers select other fields by field=.")
 
-    def _warn_of_changes(
-            self, cause: causes.ChangingCause, patch: patches.Patch | None,
-    ) -> None:
+    def _warn_of_changes(self, cause: causes.ChangingCause, patch: patches.Patch | None) -> None:
         """Warn once of what a handler has changed in place, but does not write with its patch."""
         raw, seen = bodies.get_raw(cause.body), bodies.get_copy(cause.body, 'spec')
         if seen is None or seen == raw['spec'] or self._has_warned or (patch and patch.fns):
@@ -671,8 +669,7 @@ class Handling:
             children, own if own is not None else self._get_cause().narrow(field))
         for error in selection.failing.values():
             raise error
-        self._warn_of_namesakes(
-            selection.handlers, 'sub-handlers', "@kopf.subhandler(id=item)")
+        self._warn_of_namesakes(selection.handlers, 'sub-handlers', "@kopf.subhandler(id=item)")
         self.item.proceed(self.item.get_cycle().join(
             selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False,
         ).attach(parent_id, [child.id for child in children]))

@@ -319,9 +319,7 @@ class Informer(watching.Sink):
 
     # Called by the operator.
 
-    def serve(
-            self, resource: references.Resource, handlers: registries.ResourceHandlers,
-    ) -> None:
+    def serve(self, resource: references.Resource, handlers: registries.ResourceHandlers) -> None:
         """Switch to other handlers or other details of the resource. A new list must follow."""
         self.resource, self.handlers = resource, handlers
         self._forget_versions()

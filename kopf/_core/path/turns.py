@@ -324,9 +324,7 @@ class Processor:
         return bool(served.changing or served.spawning or item.companions) or (
             finalizers.is_present(raw, self.env.settings.persistence.finalizer))
 
-    async def _reconcile(
-            self, item: objects.Item, found: handling.Handling,
-    ) -> None:
+    async def _reconcile(self, item: objects.Item, found: handling.Handling) -> None:
         """Reconcile the object, and then keep only what is needed while it rests."""
         is_backlog = item.initial
         try:

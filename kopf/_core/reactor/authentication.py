@@ -45,9 +45,7 @@ RunFn = Callable[[registries.OperatorRegistry], Awaitable[Mapping[ids.HandlerId,
 _AnyLoginFn = Callable[..., Any]
 
 
-def prepare(
-        vault: vaults.Vault, *, registry: registries.OperatorRegistry, run: RunFn,
-) -> None:
+def prepare(vault: vaults.Vault, *, registry: registries.OperatorRegistry, run: RunFn) -> None:
     """
     Make the vault retrieve credentials by the login handlers, unless it has a login function
     already.
@@ -93,9 +91,7 @@ async def _log_in(
     return {}
 
 
-async def _call_defaults(
-        run: RunFn,
-) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
+async def _call_defaults(run: RunFn) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
     """
     Log in by the loaded libraries; or else by Kopf itself; or else by the installed libraries.
 

@@ -219,9 +219,7 @@ class Converter(bodies.Converter):
 
     # What is lost.
 
-    def _keep(
-            self, obj: Mapping[str, Any], made: Object, source: str, version: str,
-    ) -> Object:
+    def _keep(self, obj: Mapping[str, Any], made: Object, source: str, version: str) -> Object:
         """Restore what only the new version can express; keep what only the former one can."""
         meta = made.get('metadata') or {}
         annotations = dict(meta.get('annotations') or {})

@@ -52,9 +52,7 @@ class External(driving.Declaration):
         """
         return self._declare('find', fn, finds=True)
 
-    def create(
-            self, fn: FunctionT | None = None, *, idempotent: bool = False,
-    ) -> Any:
+    def create(self, fn: FunctionT | None = None, *, idempotent: bool = False) -> Any:
         """
         Declare the function that creates a thing and returns its key, a string or a number. It
         gives the system the ``token``, which is the same in all attempts for the same thing.
@@ -120,8 +118,7 @@ class External(driving.Declaration):
         if self.id in before:
             return f"The external {self.id!r} comes after itself, by after= of {', '.join(before)}."
         can = self.abilities
-        needed = ['observe', 'create', *(
-            [] if can.orphans and not can.replaces else ['delete'])]
+        needed = ['observe', 'create', *([] if can.orphans and not can.replaces else ['delete'])]
         missing = [f'@{self.id}.{verb}' for verb in needed if verb not in self.calls]
         return (f"The external {self.id!r} needs these functions, too: {', '.join(missing)}."
                 ) if missing else None

@@ -173,9 +173,7 @@ class Driver(hub.Driver):
         """Observe the thing with this key now."""
         _trigger(self.keys.get(str(key)))  # an adopted key is a string
 
-    def trigger_object(
-            self, selector: references.Selector, name: tuple[str | None, str],
-    ) -> None:
+    def trigger_object(self, selector: references.Selector, name: tuple[str | None, str]) -> None:
         """Observe the things of the objects of this name now."""
         for member in self.hub.find(name):
             if selector.select([member.host.resource]):
@@ -348,8 +346,7 @@ class Journey:
 
     def _find_obstacle(self, raw: bodies.RawBody) -> str | None:
         """Find another external that must be there before this one, or be gone before it."""
-        followers = [other.id for other in self.run.siblings
-                     if self.external.id in other.leaders]
+        followers = [other.id for other in self.run.siblings if self.external.id in other.leaders]
         for other in followers if self.is_deleting else self.external.leaders:
             try:
                 known = records.read(raw, other)
@@ -402,8 +399,7 @@ class Journey:
     async def _store(self, step: machine.Write) -> bool:
         """Store the record; false if others were faster."""
         raw: Any = self.run.raw
-        known, record = self.record, dataclasses.replace(
-            step.record, of=records.name_object(raw))
+        known, record = self.record, dataclasses.replace(step.record, of=records.name_object(raw))
         annotations: dict[str, str | None] = {
             records.make_name(self.external.id): record.encode(), records.MARK: 'yes'}
         answer = records.make_name(self.external.id, records.RETRY)
@@ -429,8 +425,7 @@ class Journey:
             return externals.Result(due=self.clock.mono())
         self.notes.record = None
         self.driver.leave(self.notes)
-        strange = ', '.join(records.list_strange(
-            raw, [other.id for other in self.run.siblings]))
+        strange = ', '.join(records.list_strange(raw, [other.id for other in self.run.siblings]))
         if strange and self.notes.problem != strange:
             self.notes.problem = strange
             self.logger.info(
@@ -473,8 +468,7 @@ class Journey:
         except Exception as e:
             text = f"limit_key= fails: {e!r}"
             self._complain(text, e)
-            raise self._fail(progression.Outcome(
-                final=False, exception=e, message=text)) from None
+            raise self._fail(progression.Outcome(final=False, exception=e, message=text)) from None
 
     async def _invoke(self, step: machine.Call) -> progression.Outcome:
         """Make an attempt of a function of the author."""
@@ -485,9 +479,7 @@ class Journey:
             key=record.key if step.key is None else step.key, diff=step.diff,
             observed=None if observed is UNSEEN else observed)
 
-    async def _call(
-            self, step: machine.Call, announcement: machine.Write | None = None,
-    ) -> None:
+    async def _call(self, step: machine.Call, announcement: machine.Write | None = None) -> None:
         """Call the author's function, and note what it has brought."""
         notes, verb = self.notes, step.verb
         if verb not in self.external.calls:  # the thing need not be deleted there
@@ -618,8 +610,7 @@ class Journey:
     # Telling.
 
     def _get_posting_logger(self) -> loggers.ObjectLogger:
-        return loggers.ObjectLogger(
-            body=self.run.cause.body, settings=self.run.context.settings)
+        return loggers.ObjectLogger(body=self.run.cause.body, settings=self.run.context.settings)
 
     def _tell(self, gate: gates.Gate, news: bool | None, message: str | None) -> None:
         """Say what is new of the system, which is not said for each thing."""

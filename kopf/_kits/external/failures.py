@@ -109,8 +109,7 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
         if 'requests.RequestException' in names:  # e.g. of a wrong URL, or of an answer
             names.discard('builtins.OSError')
         is_unsent = not UNSENT.isdisjoint(names)
-        return Failure(
-            is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)
+        return Failure(is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)
     delay = errors.parse_retry_after(
         headers.get('Retry-After') or headers.get('retry-after'), limit=MAX_DELAY, now=now)
     if status == 429 or code in THROTTLED:

@@ -102,8 +102,7 @@ class Record:
 
     def describe(self) -> str:
         """Describe in words what is known."""
-        text = TEXTS[self.phase].format(
-            record=self, keys=', '.join(map(str, self.keys)) or 'done')
+        text = TEXTS[self.phase].format(record=self, keys=', '.join(map(str, self.keys)) or 'done')
         if self.previous and self.phase is not Phase.DELETING:
             text += f"; to be deleted: {', '.join(map(str, self.previous))}"
         return text

@@ -131,8 +131,7 @@ class Admission:
         if operation != 'CONNECT':
             await conversions.prepare(self._cluster, kind, obj)
             await conversions.prepare(self._cluster, kind, old)
-        review = make_review(
-            kind, request, operation, obj, old, uid=self._cluster.new_uid())
+        review = make_review(kind, request, operation, obj, old, uid=self._cluster.new_uid())
         if not _fulfils(webhook, review['request']):
             return {}
         try:
@@ -161,8 +160,7 @@ def make_review(
         return objects.converted(kind, shown)
 
     own = request.kind
-    subject, own_subject = (
-        [scaling.SCALE] * 2 if request.subresource == 'scale' else [kind, own])
+    subject, own_subject = ([scaling.SCALE] * 2 if request.subresource == 'scale' else [kind, own])
     if operation == 'CONNECT' and obj is not None:
         subject = own_subject = dataclasses.replace(kind, kind=obj['kind'])
     name = request.name or ((obj or old or {}).get('metadata') or {}).get('name') or ''

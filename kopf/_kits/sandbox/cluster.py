@@ -162,8 +162,7 @@ class Cluster:
                 if entry.revision:  # else, it is not in the store, but only upstream
                     known['metadata']['resourceVersion'] = str(entry.revision)
                 made = objects.encode_object(kind, schemas.default(schemas.schema_of(kind), known))
-                return dataclasses.replace(
-                    entry, raw=made, stored=None if made == raw else raw)
+                return dataclasses.replace(entry, raw=made, stored=None if made == raw else raw)
         return entry
 
     def is_served(self, crd: Obj) -> bool:

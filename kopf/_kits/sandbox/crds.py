@@ -192,9 +192,7 @@ def _kind_of(
     )
 
 
-def _subresources_of(
-        kind: str, declared: Mapping[str, Any],
-) -> Iterator[kinds.Subresource]:
+def _subresources_of(kind: str, declared: Mapping[str, Any]) -> Iterator[kinds.Subresource]:
     if declared.get('status') is not None:
         yield kinds.Subresource(name='status', verbs=SUBRESOURCE_VERBS, kind=kind)
     if declared.get('scale') is not None:

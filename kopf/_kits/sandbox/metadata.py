@@ -58,10 +58,7 @@ def validate_update(new: Meta, old: Meta, kind: kinds.Kind) -> list[statuses.Cau
     those are here, and differ, that a client may not change. The API looks at most of it twice,
     and tells most of the causes twice.
     """
-    twice = [
-        *_validate_changes(new, old),
-        *_validate_common(new),
-    ]
+    twice = [*_validate_changes(new, old), *_validate_common(new)]
     finalizers = list(_validate_finalizers(new, 'metadata', is_custom=kind.custom))
     return twice + (twice + finalizers if kind.custom else finalizers + twice + finalizers)
 
@@ -134,9 +131,7 @@ def _validate_labels(labels: Mapping[str, str], field: str) -> Iterator[statuses
         yield from wordings.all_invalid(field, value, naming.check_label_value(value))
 
 
-def _validate_annotations(
-        annotations: Mapping[str, str], field: str,
-) -> Iterator[statuses.Cause]:
+def _validate_annotations(annotations: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
     for key in annotations:
         yield from wordings.all_invalid(field, key, naming.check_qualified(key.lower()))
     # A character is up to 4 bytes: most annotations need not be encoded to be measured.
@@ -169,9 +164,7 @@ def _validate_owners(owners: list[dict[str, Any]], field: str) -> Iterator[statu
                     f'Found "true" in references for {controllers[0]} and {controllers[-1]}')
 
 
-def _validate_finalizers(
-        meta: Meta, within: str, *, is_custom: bool,
-) -> Iterator[statuses.Cause]:
+def _validate_finalizers(meta: Meta, within: str, *, is_custom: bool) -> Iterator[statuses.Cause]:
     field = f'{within}.finalizers'
     finalizers: Iterable[str] = meta.get('finalizers') or ()
     for name in finalizers:

@@ -178,8 +178,7 @@ class Overlay:
 
     def _find_kind(self, resource: Resource, obj: Obj | None = None) -> Kind:
         """The kind with the version of the object, or else with that of the upstream."""
-        named = None if obj is None else (
-            self._cluster.kinds.named(obj['apiVersion'], obj['kind']))
+        named = None if obj is None else (self._cluster.kinds.named(obj['apiVersion'], obj['kind']))
         return named or self._kinds.get(resource) or self._cluster.kind(resource)
 
     def _put(self, resource: Resource, obj: Obj, stored: bytes | None = None) -> None:

@@ -258,9 +258,7 @@ class InternalError(APIError):
     reason = 'InternalError'
 
     def __init__(self, why: str) -> None:
-        super().__init__(
-            f"Internal error occurred: {why}", details={'causes': [{'message': why}]},
-        )
+        super().__init__(f"Internal error occurred: {why}", details={'causes': [{'message': why}]})
 
 
 class GatewayTimeout(APIError):

@@ -228,9 +228,7 @@ class Writer:
         else:
             metadata.pop('namespace', None)
 
-    def _check_revision(
-            self, request: Request, new: Obj, entry: Entry, replacing: bool,
-    ) -> None:
+    def _check_revision(self, request: Request, new: Obj, entry: Entry, replacing: bool) -> None:
         kind, metadata = request.kind, new['metadata']
         revision = metadata.get('resourceVersion') or ''
         if replacing and metadata.get('uid') and metadata['uid'] != entry.uid:

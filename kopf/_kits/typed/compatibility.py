@@ -139,8 +139,7 @@ def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     for rule, key in (('format-changed', 'format'), ('default-changed', 'default')):
         yield from _find_change(rule, path, f"The {key}", _show(old, key), _show(new, key))
     if new.get('enum'):
-        was, now = ({_encode(value) for value in schema.get('enum') or ()}
-                    for schema in (old, new))
+        was, now = ({_encode(value) for value in schema.get('enum') or ()} for schema in (old, new))
         if not was:
             yield find('enum-narrowed', path,
                        f"Any value was allowed, and only {', '.join(sorted(now))} is now.")
@@ -263,5 +262,4 @@ def _get_rest(schema: Schema) -> Schema | None:
 def _get_required(schema: Schema) -> set[str]:
     """Get the fields that must be given; the API itself fills in those with defaults."""
     properties = _get_properties(schema)
-    return {key for key in schema.get('required') or ()
-            if 'default' not in properties.get(key, {})}
+    return {key for key in schema.get('required') or () if 'default' not in properties.get(key, {})}

@@ -64,8 +64,7 @@ class Confinement:
         rights = [right.move_to(HOME) for right in self.rights]
         for role in roles.make_roles(rights, f'{self.user}-{secrets.token_hex(4)}'):
             yield role
-            yield roles.bind(
-                role, {'apiGroup': roles.API_GROUP, 'kind': 'User', 'name': self.user})
+            yield roles.bind(role, {'apiGroup': roles.API_GROUP, 'kind': 'User', 'name': self.user})
 
 
 async def find_rights(

@@ -236,8 +236,7 @@ def _compile_map(shape: Shape) -> Decoder:
     def decode(raw: Any) -> Any:
         _check((dict, Mapping), "a mapping", raw)
         try:
-            return {key: each if type(each) is exact else item(each)
-                    for key, each in raw.items()}
+            return {key: each if type(each) is exact else item(each) for key, each in raw.items()}
         except _Mismatch:
             raise _gather((f'.{key}', item, each) for key, each in raw.items()) from None
 

@@ -67,9 +67,7 @@ def find_unenforced(definition: Definition, minor: int) -> list[Finding]:
             f'{definition["metadata"]["name"]}/{version["name"]}', version, minor))
 
 
-def _iter_ignored(
-        place: str, version: Mapping[str, Any], minor: int,
-) -> Iterator[tuple[str, str]]:
+def _iter_ignored(place: str, version: Mapping[str, Any], minor: int) -> Iterator[tuple[str, str]]:
     if minor < SELECTING_SINCE:
         for field in version.get('selectableFields') or ():
             yield (f'{place}{field["jsonPath"]}',

@@ -39,8 +39,7 @@ LINT: Sequence[Rule] = [Rule(*row) for row in _DATA['lint']]
 ENFORCEMENT: Sequence[Rule] = [Rule(*row) for row in _DATA['enforcement']]
 """What older versions of Kubernetes ignore: see `enforcement.find_unenforced`."""
 
-RULES: Mapping[str, Rule] = {
-    rule.name: rule for rule in (*COMPATIBILITY, *LINT, *ENFORCEMENT)}
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in (*COMPATIBILITY, *LINT, *ENFORCEMENT)}
 
 
 @dataclasses.dataclass(frozen=True, order=True)

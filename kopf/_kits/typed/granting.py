@@ -53,8 +53,7 @@ def find_rights(
 
     :raises GrantError: if it is not known which resources a handler is for.
     """
-    return frozenset(
-        _Granting(registry, settings, resources, is_complete, namespaces).iterate())
+    return frozenset(_Granting(registry, settings, resources, is_complete, namespaces).iterate())
 
 
 @dataclasses.dataclass

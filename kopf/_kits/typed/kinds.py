@@ -384,8 +384,7 @@ def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
         'additionalPrinterColumns': [_define_column(each, shape, path) for each in columns]}
 
 
-_COLUMN_TYPES = {
-    Kind.BOOLEAN: 'boolean', Kind.INTEGER: 'integer', Kind.NUMBER: 'number'}
+_COLUMN_TYPES = {Kind.BOOLEAN: 'boolean', Kind.INTEGER: 'integer', Kind.NUMBER: 'number'}
 
 
 def _define_column(column: Column, shape: Shape, path: str) -> dict[str, Any]:

@@ -143,9 +143,7 @@ def get_renewal(store: Store, current: Generation, *, times: Times) -> datetime.
     return current.until - times.life / 3 - times.life / MAX_JITTER * share
 
 
-def decide(
-        store: Store | None, me: Replica, *, now: datetime.datetime, times: Times,
-) -> Step:
+def decide(store: Store | None, me: Replica, *, now: datetime.datetime, times: Times) -> Step:
     """
     Decide what this replica does next, by the content of the Secret (None if it is absent).
 
@@ -183,9 +181,7 @@ def decide(
     return Step(Do.WAIT, min(again, renewal))
 
 
-def _get_readiness(
-        generation: Generation, me: Replica, times: Times,
-) -> datetime.datetime | None:
+def _get_readiness(generation: Generation, me: Replica, times: Times) -> datetime.datetime | None:
     """Get when all API servers trust the generation; None if that is not known."""
     if me.placed_at is None or generation.certificate.strip() not in me.placed:
         return None
@@ -256,9 +252,7 @@ def _parse_generation(
     return Generation(pem, key, names, until)
 
 
-def make_data(
-        do: Do, store: Store | None, fresh: Generation | None,
-) -> Mapping[str, str | None]:
+def make_data(do: Do, store: Store | None, fresh: Generation | None) -> Mapping[str, str | None]:
     """
     Make the changed ``data`` of the Secret for a step that writes to it.
 

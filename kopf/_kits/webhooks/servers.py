@@ -50,9 +50,7 @@ class WebhookContextManager:
         self.__stack.push_async_callback(generator.aclose)
         return generator
 
-    def _serve(
-            self, fn: reviews.WebhookFn,
-    ) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
+    def _serve(self, fn: reviews.WebhookFn) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
         raise NotImplementedError
 
 

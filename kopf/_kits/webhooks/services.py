@@ -266,9 +266,7 @@ class Keeper(watching.Sink):
         logger.info(f"The webhooks are served with the certificate {generation.id} of the Secret "
                     f"{self._namespace}/{self._name}.")
 
-    async def _write(
-            self, do: Do, store: generations.Store | None, now: datetime.datetime,
-    ) -> None:
+    async def _write(self, do: Do, store: generations.Store | None, now: datetime.datetime) -> None:
         fresh = self._served if do is Do.CREATE else None  # the Secret was deleted
         if fresh is None and do in (Do.CREATE, Do.ANNOUNCE):
             fresh = generations.Generation(*certificates.build_certificate(

@@ -105,8 +105,7 @@ class Spawner:
 
     def arm(self) -> None:
         """Flush the patches of what runs after ``settings.persistence.flush_delay``."""
-        self._flushing.set(
-            self.clock.mono() + max(0.1, self.settings.persistence.flush_delay))
+        self._flushing.set(self.clock.mono() + max(0.1, self.settings.persistence.flush_delay))
 
     def _flush(self, _: float) -> None:
         for companion in dict.fromkeys(self.tasks.values()):
@@ -319,9 +318,7 @@ class Companion:
         '_context', '_limit', '_patch', '_timer', 'companions', 'due', 'handler', 'state',
         'stopper', 'task')
 
-    def __init__(
-            self, companions: Companions, handler: handlers.SpawningHandler,
-    ) -> None:
+    def __init__(self, companions: Companions, handler: handlers.SpawningHandler) -> None:
         self.companions = companions
         self.handler = handler
         self.state: progression.HandlerState | None = None
@@ -493,9 +490,7 @@ class Companion:
                 self.companions.host.take_over(newest)
         return True
 
-    async def _back_off(
-            self, e: Exception, throttler: throttlers.Throttler, logger: Any,
-    ) -> bool:
+    async def _back_off(self, e: Exception, throttler: throttlers.Throttler, logger: Any) -> bool:
         """Wait after an error of the API; return false if there is no next try."""
         delay = throttler.next_delay(self.spawner.settings.queueing.error_delays)
         if delay is None or self.spawner.stopping is not None:

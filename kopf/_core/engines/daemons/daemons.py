@@ -15,9 +15,7 @@ class Daemon(Companion):
     __slots__ = ('_flushing', '_is_refused')
     handler: handlers.DaemonHandler
 
-    def __init__(
-            self, companions: Companions, handler: handlers.SpawningHandler,
-    ) -> None:
+    def __init__(self, companions: Companions, handler: handlers.SpawningHandler) -> None:
         super().__init__(companions, handler)
         self._flushing: asyncio.Task[None] | None = None
         self._is_refused = False
@@ -45,8 +43,7 @@ class Daemon(Companion):
     def flush(self) -> None:
         self.spawner.arm()
         if self._patch and self._flushing is None and self._context is not None:
-            self._flushing = self.spawner.run(
-                self, self._flush(self._patch), self._context.copy())
+            self._flushing = self.spawner.run(self, self._flush(self._patch), self._context.copy())
 
     async def _flush(self, patch: patches.Patch) -> None:
         try:

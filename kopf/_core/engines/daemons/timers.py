@@ -16,9 +16,7 @@ class Timer(Companion):
     __slots__ = ('_is_interrupted', '_is_paused', '_is_waiting')
     handler: handlers.TimerHandler
 
-    def __init__(
-            self, companions: Companions, handler: handlers.SpawningHandler,
-    ) -> None:
+    def __init__(self, companions: Companions, handler: handlers.SpawningHandler) -> None:
         super().__init__(companions, handler)
         self._is_waiting = False
         """Whether the timer is not called again before the next change of the object."""

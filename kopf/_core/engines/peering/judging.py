@@ -51,9 +51,7 @@ class Verdict:
         return bool(self.masters or self.rivals)
 
 
-def observe(
-        roster: Roster, peers: Mapping[str, Peer], *, now: clocks.Moment, live: bool,
-) -> Roster:
+def observe(roster: Roster, peers: Mapping[str, Peer], *, now: clocks.Moment, live: bool) -> Roster:
     """
     Make the roster after seeing these records.
 

@@ -312,9 +312,7 @@ class ChildStore:
         return any(shelf.is_listed for shelf in needed) and all(
             shelf.is_listed or shelf.is_forbidden for shelf in needed)
 
-    def find_forbidden(
-            self, resource: references.Resource,
-    ) -> Collection[references.Namespace]:
+    def find_forbidden(self, resource: references.Resource) -> Collection[references.Namespace]:
         """Find the namespaces in which the children of the kind must not be listed."""
         return [namespace for namespace, shelf in self._shelves.get(resource, {}).items()
                 if shelf.is_forbidden]
@@ -328,9 +326,7 @@ class ChildStore:
         needed = self._select(resource, namespace)
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
-    def _select(
-            self, resource: references.Resource, namespace: str | None,
-    ) -> 'Collection[Shelf]':
+    def _select(self, resource: references.Resource, namespace: str | None) -> 'Collection[Shelf]':
         """Select those with the children in the namespace: its own one, and the cluster's."""
         shelves = self._shelves.get(resource, {})
         names = shelves if namespace is None else (None, references.NamespaceName(namespace))
@@ -424,9 +420,7 @@ class ChildStore:
         key = make_key(resource, raw)
         self._do(key, lambda: self._see(resource, key, raw))
 
-    def _see(
-            self, resource: references.Resource, key: desired.Key, raw: bodies.RawBody,
-    ) -> None:
+    def _see(self, resource: references.Resource, key: desired.Key, raw: bodies.RawBody) -> None:
         known = self.find(key)
         if known is not None and known.uid != bodies.get_uid(raw):
             known = None

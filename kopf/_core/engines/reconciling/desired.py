@@ -194,8 +194,7 @@ def _prepare(
         **meta.labels, **(metadata.get('labels') or {}),
         OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)}
     if is_owned:
-        others = [ref for ref in metadata.get('ownerReferences') or ()
-                  if ref.get('uid') != uid]
+        others = [ref for ref in metadata.get('ownerReferences') or () if ref.get('uid') != uid]
         metadata['ownerReferences'] = [*others, bodies.build_owner_reference(parent)]
     digest = make_digest(manifest)
     metadata['annotations'] = {**(metadata.get('annotations') or {}), DIGEST_ANNOTATION: digest}

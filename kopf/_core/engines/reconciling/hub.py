@@ -126,9 +126,7 @@ class Member:
 class Hub:
     """What the reconcilers of all objects of an operator share."""
 
-    def __init__(
-            self, *, context: execution.Context, get_memo: Callable[[Any], Any],
-    ) -> None:
+    def __init__(self, *, context: execution.Context, get_memo: Callable[[Any], Any]) -> None:
         """``get_memo`` returns the memo of an object by its `Host`."""
         self.context = context
         self.get_memo = get_memo
@@ -211,9 +209,7 @@ class Hub:
             if left:
                 self._members[name] = left
 
-    def trigger(
-            self, handler: handlers.ReconcilingHandler, name: tuple[str | None, str],
-    ) -> None:
+    def trigger(self, handler: handlers.ReconcilingHandler, name: tuple[str | None, str]) -> None:
         """Reconcile the object of this name, if it is known: an object that it uses has changed."""
         for member in self.find(name):
             if handler in member.host.handlers.reconciling:

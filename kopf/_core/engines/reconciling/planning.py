@@ -33,12 +33,7 @@ class Delete(NamedTuple):
 Step = Apply | Delete
 
 
-def plan(
-        wanted: Mapping[Key, Desired],
-        known: Mapping[Key, Child],
-        *,
-        prune: bool,
-) -> list[Step]:
+def plan(wanted: Mapping[Key, Desired], known: Mapping[Key, Child], *, prune: bool) -> list[Step]:
     """
     Find what to write.
 

@@ -208,9 +208,7 @@ class Reconcilers(Member):
         if self._has_applied and not is_asked:
             self._count_repetition()
 
-    async def _end(
-            self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool,
-    ) -> None:
+    async def _end(self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool) -> None:
         """
         Delete what the object has outside, and what Kubernetes does not delete with it.
 

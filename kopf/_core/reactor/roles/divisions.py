@@ -138,9 +138,7 @@ class Division(coordination.Coordination):
 class Distributor:
     """Takes the events of one watch."""
 
-    def __init__(
-            self, division: Division, key: Key, served: registries.ResourceHandlers,
-    ) -> None:
+    def __init__(self, division: Division, key: Key, served: registries.ResourceHandlers) -> None:
         self.key = key
         self.served = served
         self._division = division

@@ -289,10 +289,7 @@ class Orchestration:
         finally:
             self._converted.discard(converter.name)  # the definition can be created again
 
-    def _bind(
-            self,
-            resources: Collection[references.Resource],
-    ) -> registries.Binding:
+    def _bind(self, resources: Collection[references.Resource]) -> registries.Binding:
         """Find the handlers of each resource; log what cannot be served, each problem once."""
         binding = registries.resolve(self._registry, resources)
         for complaint in binding.complaints(self._reported):

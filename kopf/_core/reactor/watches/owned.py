@@ -35,9 +35,7 @@ class OwnedWatches:
     Of the owned kinds, only objects with the label of one of the handlers are watched.
     """
 
-    def __init__(
-            self, hub: Hub, *, client: api.Client, on_end: Callable[[], None],
-    ) -> None:
+    def __init__(self, hub: Hub, *, client: api.Client, on_end: Callable[[], None]) -> None:
         self.watches = watchsets.WatchSet[Key](on_end)
         self._hub = hub
         self._client = client

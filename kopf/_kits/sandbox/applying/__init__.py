@@ -68,9 +68,7 @@ def track_update(
     return found.encode()
 
 
-def _decode(
-        old: statuses.Obj | None, new: statuses.Obj, subresource: str,
-) -> managers.Managers:
+def _decode(old: statuses.Obj | None, new: statuses.Obj, subresource: str) -> managers.Managers:
     entries = new.get('metadata', {}).get('managedFields')
     known = (old or {}).get('metadata', {}).get('managedFields') or ()
     if entries != known and not subresource:

@@ -34,9 +34,7 @@ class Managers:
     Those that were encoded here before are ``trusted`` to be well-formed.
     """
 
-    def __init__(
-            self, entries: Iterable[Mapping[str, Any]] = (), *, trusted: bool = False,
-    ) -> None:
+    def __init__(self, entries: Iterable[Mapping[str, Any]] = (), *, trusted: bool = False) -> None:
         self.fields: dict[Manager, fieldsets.FieldSet] = {}
         self.times: dict[Manager, str] = {}
         self._versions: dict[Manager, str] = {}

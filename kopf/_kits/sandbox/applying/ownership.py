@@ -29,9 +29,7 @@ def parts(schema: nodes.Schema | None, value: Any) -> dict[str, Any] | None:
     return elements(schema, value) if isinstance(value, list) else None
 
 
-def part_of(
-        schema: nodes.Schema | None, key: str, listed: bool,
-) -> tuple[str, nodes.Schema | None]:
+def part_of(schema: nodes.Schema | None, key: str, listed: bool) -> tuple[str, nodes.Schema | None]:
     """The element and the schema of one of the parts: of a list, or else of a map."""
     if listed:
         return key, schema.items if schema is not None else None

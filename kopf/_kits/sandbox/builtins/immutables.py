@@ -12,9 +12,7 @@ MUTABLE_BY_SET = ('replicas', 'ordinals', 'template', 'updateStrategy', 'revisio
                   'persistentVolumeClaimRetentionPolicy', 'minReadySeconds')
 
 
-def validate_update(
-        kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj,
-) -> list[statuses.Cause]:
+def validate_update(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> list[statuses.Cause]:
     """What is wrong with a change of the object; not with the new object itself."""
     found = [
         wordings.immutable(field, statuses.dig(new, field))

@@ -126,9 +126,7 @@ def _merge_ordered(
     result[key] = _arrange(merged, order, before, merge_key)
 
 
-def _merge_lists(
-        original: list[Any], patch: list[Any], schema: nodes.Schema,
-) -> list[Any]:
+def _merge_lists(original: list[Any], patch: list[Any], schema: nodes.Schema) -> list[Any]:
     if any(isinstance(item, list) for item in patch):
         raise _failure(f"list element types are not identical: {printed([original, patch])}")
     if not any(isinstance(item, dict) for item in (*original, *patch)):

@@ -54,9 +54,7 @@ def decode_embedded(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
     return _decode_embedded(schema, obj, None, unknown), unknown
 
 
-def _decode_embedded(
-        schema: nodes.Schema, value: Any, path: paths.Path, unknown: list[str],
-) -> Any:
+def _decode_embedded(schema: nodes.Schema, value: Any, path: paths.Path, unknown: list[str]) -> Any:
     if not schema.with_embedded:
         return value
     if isinstance(value, dict):

@@ -59,9 +59,7 @@ def check_rules(
             yield from check_rules(schema.items, item, known, (path, index), is_kept)
 
 
-def find_former(
-        schema: nodes.Schema, value: list[Any], old: Any,
-) -> Iterator[tuple[Any, Any]]:
+def find_former(schema: nodes.Schema, value: list[Any], old: Any) -> Iterator[tuple[Any, Any]]:
     """The items of a list, and what they were if they can be found by their keys."""
     def identify(item: Any) -> str:
         return wordings.shown([item.get(key) for key in schema.map_keys]) \

@@ -62,8 +62,7 @@ class Schema:
     @functools.cached_property
     def with_defaults(self) -> bool:
         """Whether there are defaults in this node or anywhere below."""
-        return self.default is not NOTHING or any(
-            child.with_defaults for child in self._children())
+        return self.default is not NOTHING or any(child.with_defaults for child in self._children())
 
     @functools.cached_property
     def with_embedded(self) -> bool:

@@ -157,8 +157,7 @@ def _check_extensions(raw: Raw, field: str) -> Causes:
             yield wordings.required(
                 f'{field}.properties', "must not be empty if x-kubernetes-embedded-resource is "
                                        "true without x-kubernetes-preserve-unknown-fields")
-        yield from _demand(
-            'object', raw, field, "if x-kubernetes-embedded-resource is true")
+        yield from _demand('object', raw, field, "if x-kubernetes-embedded-resource is true")
     map_type = raw.get('x-kubernetes-map-type')
     if map_type is not None:
         yield from _demand('object', raw, field, "if x-kubernetes-map-type is specified")
