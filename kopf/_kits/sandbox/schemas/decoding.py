@@ -125,7 +125,7 @@ class _Decoder:
             if not isinstance(value, list) or schema.items is None:
                 raise scalars.mismatch(schema, value, field)
             return self._decode_members(schema.items, value, path, field)
-        scalars.CHECKS[schema.type](schema, value, field)
+        scalars.check(schema, value, field)
         return value
 
     def _decode_struct(

@@ -86,34 +86,23 @@ def _go_type(schema: nodes.Schema) -> str:
     return {'boolean': 'bool', 'number': 'float64'}.get(schema.type, schema.type)
 
 
-def _check_string(schema: nodes.Schema, value: Any, field: Field | None) -> None:
-    if not isinstance(value, str):
+TYPES: dict[str, tuple[type, ...]] = {
+    'object': (dict,), 'array': (list,), 'string': (str,), 'boolean': (bool,),
+    'number': (int, float), 'integer': (int,),
+}
+"""The types of values here, by their types in schemas."""
+
+
+def check(schema: nodes.Schema, value: Any, field: Field | None) -> None:
+    """Raises `Undecodable` for a scalar of another type, or beyond the limits of its type."""
+    format = schema.raw.get('format', '')
+    limit = INT_LIMITS.get(format, 2 ** 63)
+    if type(value) not in TYPES[schema.type] or (
+            schema.type == 'integer' and not -limit <= value < limit):
         raise mismatch(schema, value, field)
-    if schema.raw.get('format') == 'byte' and not _BASE64.fullmatch(value):
+    if format == 'byte' and not _BASE64.fullmatch(value):
         good = re.match(r'([A-Za-z0-9+/]{4})*[A-Za-z0-9+/]*', value)
         raise Undecodable(f"illegal base64 data at input byte {good.end() if good else 0}")
-
-
-def _check_integer(schema: nodes.Schema, value: Any, field: Field | None) -> None:
-    limit = INT_LIMITS.get(schema.raw.get('format', ''), 2 ** 63)
-    if isinstance(value, bool) or not isinstance(value, int) or not -limit <= value < limit:
-        raise mismatch(schema, value, field)
-
-
-def _check_number(schema: nodes.Schema, value: Any, field: Field | None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise mismatch(schema, value, field)
-
-
-def _check_boolean(schema: nodes.Schema, value: Any, field: Field | None) -> None:
-    if not isinstance(value, bool):
-        raise mismatch(schema, value, field)
-
-
-CHECKS: dict[str, Callable[[nodes.Schema, Any, Field | None], None]] = {
-    'string': _check_string, 'integer': _check_integer, 'number': _check_number,
-    'boolean': _check_boolean,
-}
 
 
 def _decode_time(schema: nodes.Schema, value: Any, field: Field | None) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kopf._kits.sandbox import metadata, naming, statuses, wordings
-from kopf._kits.sandbox.schemas import combining, expressions, nodes, paths, values
+from kopf._kits.sandbox.schemas import combining, expressions, nodes, paths, scalars, values
 from kopf._kits.sandbox.schemas.depths import guarded
 from kopf._kits.sandbox.schemas.findings import Check, Findings
 from kopf._kits.sandbox.schemas.values import INT64
@@ -70,7 +70,7 @@ def _compile(schema: nodes.Schema) -> Check:
     for_numbers = tuple(values.make_for_numbers(schema))
     enumerated = schema.raw.get('enum')
     format = values.format_of(schema)
-    quick = frozenset(cls for name in allowed if not format for cls in _QUICK.get(name, ()))
+    quick = frozenset(cls for name in allowed if not format for cls in scalars.TYPES.get(name, ()))
 
     def check(value: Any, path: paths.Path, old: Any, findings: Findings) -> None:
         if old is not nodes.NOTHING and old == value and type(old) is type(value):
@@ -100,12 +100,6 @@ def _compile(schema: nodes.Schema) -> Check:
             values.check_enumerated(value, path, enumerated, findings)
 
     return check
-
-
-_QUICK: dict[str, tuple[type, ...]] = {
-    'object': (dict,), 'array': (list,), 'string': (str,), 'boolean': (bool,),
-    'number': (int, float), 'integer': (int,),
-}
 
 
 def _make_for_dicts(schema: nodes.Schema) -> Check:

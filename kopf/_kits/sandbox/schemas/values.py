@@ -25,19 +25,11 @@ def format_of(schema: nodes.Schema) -> str:
 
 def _type_of(value: Any) -> tuple[str, str]:
     """The type and the format of a value, in the schemas' terms."""
-    match value:
-        case dict():
-            return 'object', ''
-        case list():
-            return 'array', ''
-        case str():
-            return 'string', 'string'
-        case bool():
-            return 'boolean', ''
-        case int() if -INT64 <= value < INT64:
-            return 'integer', 'int64'
-        case _:
-            return 'number', 'float64'
+    if type(value) is int and -INT64 <= value < INT64:
+        return 'integer', 'int64'
+    types = {dict: ('object', ''), list: ('array', ''), str: ('string', 'string'),
+             bool: ('boolean', '')}
+    return types.get(type(value), ('number', 'float64'))
 
 
 def check_type(
