@@ -100,7 +100,7 @@ def check(schema: nodes.Schema, value: Any, field: Field | None) -> None:
     if type(value) not in TYPES[schema.type] or (
             schema.type == 'integer' and not -limit <= value < limit):
         raise mismatch(schema, value, field)
-    if format == 'byte' and not _BASE64.fullmatch(value):
+    if schema.type == 'string' and format == 'byte' and not _BASE64.fullmatch(value):
         good = re.match(r'([A-Za-z0-9+/]{4})*[A-Za-z0-9+/]*', value)
         raise Undecodable(f"illegal base64 data at input byte {good.end() if good else 0}")
 
