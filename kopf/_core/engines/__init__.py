@@ -1,5 +1,6 @@
 """
-The engines: activities, admission, daemons, indexing, liveness, peering, posting.
+The engines: activities, admission, daemons, indexing, leadership, liveness, peering, posting,
+reconciling, sharding.
 
 Each engine is one aspect of an operator, in a module or a package of its own. The engines do not
 import each other: the reactor connects them. They may import the actions, the intents, and the

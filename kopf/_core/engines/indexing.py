@@ -37,11 +37,11 @@ class OperatorStore(indices.Store[Any]):
 
 class OperatorIndex(indices.Index[Any, Any]):
     """
-    An index. Handlers can only read it; Kopf changes it by `replace` and `discard`.
+    An index. Handlers can only read it; Kopf changes it with `replace` and `discard`.
 
     The time to change an object is linear in the number of its keys, however many objects there
-    are. So, the immutable collection of a key is not made at the change, but at the first reading
-    after it.
+    are. So, the immutable collection of a key is not made at each change of the key, but only when
+    somebody reads the key.
     """
     __slots__ = ('_keys', '_lock', '_snapshots', '_stores')
 
@@ -167,9 +167,9 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         Call the indexing handlers for a state of an object, and update the indices.
 
         If ``is_gone`` after a call, nothing more is changed: the object is discarded already, and
-        maybe indexed elsewhere, by the same uid.
+        maybe indexed elsewhere, under the same uid.
 
-        Returns the monotonic time of the earliest retry, or None if no handler has to be retried.
+        Returns the monotonic time of the earliest retry, or None if there are no retries.
         """
         body = bodies.Body(raw)
         cause = causes.IndexingCause(

@@ -1,5 +1,5 @@
 """
-Leadership: the replicas of an operator elect the one that works, by a Lease of Kubernetes.
+Leadership: the replicas of an operator elect the one that works, with a Lease of Kubernetes.
 
 The algorithm is that of client-go (``tools/leaderelection``), so that an operator in Go with the
 same Lease excludes this one, and is excluded by it. The replica in the Lease is the leader. It
@@ -7,7 +7,7 @@ renews the Lease all the time. The others take over when the Lease has not chang
 by their own clocks. A leader that could not renew the Lease in time stops all writes before that.
 
 All writes of the Lease are guarded by its resource version: of several replicas that decide the
-same at the same time, one succeeds. It is kept in a thread of its own, as handlers can block the
+same at the same time, one succeeds. A thread of its own keeps the Lease, as handlers can block the
 event loop of the operator. The module guarantees that of all replicas whose requests arrive within
 the time between the renewal deadline and the duration of the Lease, only one writes at a time.
 """
@@ -29,7 +29,7 @@ VERBS = 'get, watch, create, update'
 """What an operator must be allowed to do with its Lease."""
 
 JITTER = 1.2
-"""By which part the pauses between the attempts to acquire the Lease are longer, at most."""
+"""How much longer than ``retry_period`` the pauses of a candidate are, at most: as a part of it."""
 
 MIN_PAUSE = 0.05
 """The shortest pause (seconds) between two attempts."""
@@ -43,7 +43,7 @@ class Candidacy:
     The participation of this replica in the election by one Lease.
 
     `run` acquires and renews the Lease until it is cancelled. After that, `release` gives the Lease
-    away. Both are in the event loop of the election. What comes of it is in the tenure, which other
+    away. Both run in the event loop of the election. The result is in the tenure, which other
     threads can read.
     """
 
@@ -59,7 +59,7 @@ class Candidacy:
             on_change: Callable[[], None],
     ) -> None:
         """
-        The ``identity`` is the unique name of the replica; the rest of the names is of the Lease.
+        The ``identity`` is the unique name of the replica; the other names are those of the Lease.
 
         ``on_change`` is called when a term of the tenure has begun or ended.
         """
@@ -129,7 +129,7 @@ class Candidacy:
 
     async def release(self) -> None:
         """
-        Give the Lease away, if this replica has it. Nothing must be written after this.
+        Give the Lease away, if this replica has it. After this, nothing may be written.
 
         Errors are logged: the Lease expires in any case.
         """
@@ -140,7 +140,7 @@ class Candidacy:
         try:
             try:
                 await self._give_away()
-            except errors.APIConflictError:  # an interrupted renewal has succeeded, or it is lost
+            except errors.APIConflictError:  # a cut-off renewal has succeeded, or it is lost
                 await self._read()
                 if self._is_own:
                     await self._give_away()
@@ -174,8 +174,8 @@ class Candidacy:
         """
         Acquire or renew the Lease; or return it if another replica leads, at least for now.
 
-        It is ``tryAcquireOrRenew`` of client-go.
-        A leader in time renews without reading: usually, nobody else has changed the Lease.
+        This is ``tryAcquireOrRenew`` of client-go. A leader whose Lease has not expired renews it
+        without reading: usually, nobody else has changed the Lease.
         """
         if self._is_own and self._is_valid:
             # Others can have changed or deleted the Lease.

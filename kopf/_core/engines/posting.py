@@ -1,8 +1,8 @@
 """
 Posting of Kubernetes events: those that handlers ask for, and those made of log messages.
 
-Posting never blocks the handlers: they put the events into the queue of the operator, which is
-posted in the background. `kopf._kits.events` has the functions for that.
+Posting never blocks the handlers: they put the events into the queue of the operator, which this
+module posts in the background. `kopf._kits.events` has the functions for handlers.
 """
 
 import asyncio

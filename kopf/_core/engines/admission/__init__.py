@@ -6,7 +6,7 @@ See "Dynamic Admission Control" in the Kubernetes documentation for the terms.
 The modules: `webhooks` arranges handlers into webhooks, and makes the webhook configurations;
 `questions` parses the request of an AdmissionReview; `answers` makes its response; `reviewing`
 calls the handlers in between; `configurations` writes the webhook configurations to the cluster;
-`sites` is what webhook servers can know of the operator.
+`sites` is the interface of the operator for webhook servers.
 `kopf._core.reactor.admitting` runs the webhook server.
 
 The package may import the actions, the intents, and the cogs. The package guarantees:

@@ -62,11 +62,11 @@ class Manager:
         self._mark = f'{random.getrandbits(64):016x}'
         self._written: dict[str, str | None] = {}
         self._unsure: set[str] = set()
-        """What was sent without a response, so that it can be there or not."""
+        """The configurations whose last write has no response yet: it can be stored or not."""
         self._filled: set[str] = set()
 
     def distrust(self) -> None:
-        """Write everything anew when needed: others can have overwritten it."""
+        """Forget what was written, so that it is written again: others can have overwritten it."""
         self._written = dict.fromkeys(self._written)
 
     async def run(self, woken: asyncio.Event, describe: Callable[[], Records | None]) -> None:
@@ -100,7 +100,7 @@ class Manager:
 
     async def clean(self, records: Records) -> None:
         """
-        Replace the webhooks by these ones, in all configurations that this operator has written.
+        Replace the webhooks with these ones, in all configurations that this operator has written.
 
         The configurations that others have written since then are left as they are.
 
@@ -115,9 +115,9 @@ class Manager:
         """
         Write the configurations that have changed, or all ``anew``.
 
-        A configuration without webhooks is written, too, as an earlier run can have left webhooks
-        there. But this needs no permission: an operator with validating handlers only can do
-        without the permissions for the mutating configuration.
+        This also writes a configuration without webhooks, as an earlier run can have left webhooks
+        there. But it is no error if the operator may not do that: an operator with only validating
+        handlers needs no permissions for the mutating configuration.
 
         :raises errors.APIError: if the API server refuses that.
         """
@@ -182,8 +182,8 @@ class Manager:
         """
         Change an object, and return whether it exists.
 
-        :raises errors.APIServerError: if the API server has stored other certificates than those by
-            which it is to know the operator.
+        :raises errors.APIServerError: if the API server has stored other certificates than it was
+            given to recognise the operator.
         """
         body = await patching.patch(
             self._site.client if self._site.helps else self._client,

@@ -1,9 +1,9 @@
 """
 Conversions: the requests of API servers for objects in other versions, and their responses.
 
-The protocol is that of "Webhook conversion" in the documentation of Kubernetes: the order and the
-number of the objects stay as they are, and so do their metadata apart from labels and annotations.
-If one object fails, all do.
+The protocol is that of "Webhook conversion" in the documentation of Kubernetes. The order and the
+number of the objects stay as they are; so does the metadata, except for labels and annotations. If
+the conversion of one object fails, the whole review fails.
 """
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ async def convert(
     """
     Convert the objects of a review.
 
-    The path says which definition they are of; without it, their group has to be unambiguous.
+    The path names their definition; without it, their group must belong to only one definition.
 
     :raises questions.MalformedRequestError: if the request is not a proper ConversionReview.
     :raises questions.UnknownResourceError: if there are no conversions for these objects.

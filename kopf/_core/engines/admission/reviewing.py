@@ -135,8 +135,8 @@ def concerns(handler: handlers.WebhookHandler, question: questions.Question) -> 
     """
     Whether the handler is for this operation and subresource, regardless of its filters.
 
-    By default, a mutating handler is not for deletions: there is nothing to be changed, and what it
-    refuses, could not be deleted.
+    By default, a mutating handler is not for deletions: there is nothing to change, and if it
+    refused, nobody could delete the object.
     """
     is_for_operation = (
         handler.reason == 'validating' or question.operation != 'DELETE'

@@ -1,7 +1,7 @@
 """
-Sites: what a webhook server can know of the operator around it, and ask it for.
+Sites: what a webhook server can know about its operator, and what it can ask the operator for.
 
-Most servers need none of it. A server that keeps its certificates in the cluster does.
+Most servers need no site. A server that keeps its certificates in the cluster does.
 """
 import asyncio
 import dataclasses
@@ -17,21 +17,21 @@ from kopf._cogs.structs import reviews
 class Site:
     """The operator, as its webhook server sees it."""
     client: api.Client
-    """Its writes are sent during a standby, too."""
+    """This client also writes during a standby."""
     settings: configuration.OperatorSettings
     clock: clocks.Clock
     wake: Callable[[], None]
     """Lets the operator write the configurations if they have changed, or if that is due."""
     config: reviews.WebhookClientConfig | None = None
-    """By which the API server reaches the server, as it has said last."""
+    """How API servers reach the webhook server, as the webhook server has said last."""
     news: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     """Set when ``is_writer`` or ``placed`` has changed."""
     is_writer: bool = False
     """Whether this replica writes the configurations; of all replicas, only one should."""
     is_helping: bool = False
     """
-    Whether this replica writes the configurations if it is not the writer: then, it creates none,
-    and leaves the mark of the writer.
+    Whether this replica writes the configurations even if it is not the writer: then, it creates
+    none, and keeps the mark of the writer.
     """
     refresh: float | None = None
     """How often (seconds) the configurations are written again; None for never."""
@@ -43,30 +43,30 @@ class Site:
         return self.is_helping and not self.is_writer
 
     def reach(self, config: reviews.WebhookClientConfig) -> None:
-        """Take by which the API server reaches the server from now on."""
+        """Set how API servers reach the webhook server from now on."""
         self.config = config
         self.wake()
 
     def assign(self, *, is_writer: bool) -> None:
-        """Change the writer: what others have written in between is not known."""
+        """Set whether this replica is the writer. Others can have written since it was the last."""
         self.is_writer, self.placed = is_writer, None
         self.news.set()
 
     def ask(self, *, is_helping: bool, refresh: float | None) -> None:
-        """Ask to write though this replica is not the writer, and to write again so often."""
+        """Ask to write even if this replica is not the writer, and how often to write again."""
         if (self.is_helping, self.refresh) != (is_helping, refresh):
             self.is_helping, self.refresh = is_helping, refresh
             self.wake()
 
     def note(self, config: reviews.WebhookClientConfig | None) -> None:
-        """Note that this is written in all configurations."""
+        """Note that all configurations have this client configuration now."""
         if config != self.placed:
             self.placed = config
             self.news.set()
 
 
 class SitedServer:
-    """A webhook server that needs the site: the operator settles it there before it calls it."""
+    """A webhook server that needs a site: the operator calls `settle` before the server itself."""
     site: Site | None = None
 
     def settle(self, site: Site) -> None:

@@ -37,7 +37,7 @@ LAST_WRITING = 1.0
 """How long (seconds) a companion can write its patch at exit, however late it ends."""
 
 NONE: frozenset[object] = frozenset()
-"""The same for all objects, as there can be many thousands."""
+"""All objects share this value, as there can be many thousands."""
 
 
 class Host(Protocol):
@@ -81,8 +81,9 @@ class Spawner:
         """The companions that have begun and not ended."""
         self.leaving: dict[tuple[object, object], set[Host]] = {}
         """
-        The companions of lost items that have not ended, by the objects and the handlers; and
-        who awaits that: the object can come back, e.g. in another version of its resource.
+        The hosts that wait for the end of a companion, by the object and the handler of the
+        companion. It was stopped with its object, but the object can come back before its end, e.g.
+        in another version of its resource.
         """
         self.wakeups = wakeups.Wakeups(batch=STARTS_PER_ITERATION)
         self.tasks: dict[asyncio.Task[Any], Companion] = {}
@@ -159,7 +160,7 @@ class Spawner:
         self.wakeups.close()
 
     async def _wait_for(self, is_awaited: Callable[['Companion'], bool]) -> None:
-        """Wait until these companions have ended, or are not to be awaited any more."""
+        """Wait until these companions have ended, or ``is_awaited`` is not true any more."""
         awaited = [item for item in self.alive if is_awaited(item)]
         while awaited:  # each is looked at when those after it have ended: there can be thousands
             if awaited[-1] in self.alive and is_awaited(awaited[-1]):
@@ -242,7 +243,7 @@ class Companions:
 
     def stop(self, reason: Reason) -> None:
         if self._live is not None:
-            self._live.load()  # they can read the object until they end; the item can forget it now
+            self._live.load()  # they can read the object until they end, but the item can forget it
         for companion in self.members:
             self.spawner.leaving.setdefault(self._make_key(companion.handler), set())
             companion.stop(reason)
@@ -252,8 +253,8 @@ class Companions:
 
     def awaits(self, handler: handlers.SpawningHandler) -> bool:
         """
-        Whether a companion of the handler has not ended that was begun for the same object before
-        it was lost. If so, the host is woken up at that end.
+        Whether a former companion of the handler for the same object has not ended yet. If so, its
+        end wakes up the host.
         """
         awaiting = self.spawner.leaving.get(self._make_key(handler))
         if awaiting is not None:
@@ -406,7 +407,7 @@ class Companion:
                 self._sleep(until)
 
     async def _attempt(self) -> float | None:
-        """Make one attempt; return the time of the next one, or None if there will be no more."""
+        """Make one attempt; return the time of the next one, or None if it was the last one."""
         spawner, handler = self.spawner, self.handler
         spawner.client.enter_term()
         cause = self.companions.make_cause(self.companions.get_body())
@@ -434,19 +435,19 @@ class Companion:
         return None
 
     def _judge(self, *, invoked: float) -> float | None:
-        """Find the time of the next attempt after this one; None if there will be no more."""
+        """Find the time of the next attempt after this one; None if it was the last one."""
         assert self.state is not None
         if self.state.success:
             return self._repeat(invoked=invoked)
         return None if self.state.failure else progression.space(self.state.due, invoked=invoked)
 
     def _repeat(self, *, invoked: float) -> float | None:
-        """Find the time of the next call after a successful one; None if there will be no more."""
+        """Find the time of the next call after a successful one; None if it was the last one."""
         return None
 
     async def _save(self, patch: patches.Patch, logger: Any) -> bool:
         """
-        Send the patch to the API server, with retries until it is taken.
+        Send the patch to the API server, with retries until the API server accepts it.
 
         Returns false if the API server refuses the patch: then, the companion has failed
         permanently. When the operator exits, or when the companion is abandoned, the retries end:
@@ -490,8 +491,10 @@ class Companion:
                 self.companions.host.take_over(newest)
         return True
 
-    async def _back_off(self, e: Exception, throttler: throttlers.Throttler, logger: Any) -> bool:
-        """Wait after an error of the API; return false if there is no next try."""
+    async def _back_off(
+            self, e: Exception, throttler: throttlers.Throttler, logger: Any,
+    ) -> bool:
+        """Wait after an error of the API; return false if there is no next attempt."""
         delay = throttler.next_delay(self.spawner.settings.queueing.error_delays)
         if delay is None or self.spawner.stopping is not None:
             return False

@@ -31,7 +31,7 @@ class Daemon(Companion):
         """
         By default, each daemon has a thread of its own: in a pool with a limited number of threads,
         long-running daemons would block all other handlers. If ``settings.execution.executor`` is
-        set, it is used for daemons, too.
+        set, daemons also run in it.
         """
         has_own = self.spawner.settings.execution.has_default_executor
         return self.spawner.threads if has_own else None

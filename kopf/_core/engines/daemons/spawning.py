@@ -13,8 +13,8 @@ def adjust(
         companions: Companions, selected: Collection[handlers.SpawningHandler], *, is_paused: bool,
 ) -> None:
     """
-    Start companions of the selected handlers, and stop all others; and all, if the object
-    ``is_paused``: then, timers only wait.
+    Start companions of the selected handlers, and stop all others. If the object ``is_paused``,
+    start none, stop also the daemons of the selected handlers, and let their timers wait.
 
     If a companion of a selected handler is still being stopped, the next one is not started until
     the former ends: there must be only one at a time.

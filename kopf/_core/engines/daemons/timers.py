@@ -22,7 +22,7 @@ class Timer(Companion):
         """Whether the timer is not called again before the next change of the object."""
         self._is_paused = False
         self._is_interrupted = False
-        """Whether the call under way was cancelled, and has to be repeated after the pause."""
+        """Whether the call under way was cancelled; then, it is repeated after the pause."""
 
     def pause(self, reason: stopping.DaemonStoppingReason) -> None:
         self._is_paused = True
@@ -82,7 +82,7 @@ def get_next(handler: handlers.TimerHandler, *, invoked: float, ended: float) ->
     By default, the interval is between the end of a call and the beginning of the next one. With
     ``sharp``, the interval is between the beginnings; beginnings that were missed are skipped.
     Without an interval, the timer is not due until the object changes. With an interval of 0, it is
-    due at once, but a bit after the beginning of this call: other objects must have their turn.
+    due at once, but a bit after the beginning of this call: other objects must get their turn.
     """
     if handler.interval is None:
         return progression.NEVER

@@ -4,7 +4,7 @@ Judging: which peers are alive, and what follows for this operator. All times ar
 The clocks of machines differ, so the timestamps of other peers cannot be trusted. (client-go elects
 leaders in the same way.) A peer is alive for its lifetime since its record was seen to change, by
 the monotonic clock of this operator. The exception is a record that was there before this operator:
-when it has changed is known from its timestamp only, which is then limited to the present time.
+only its timestamp says when it has changed. A timestamp in the future counts as the present time.
 """
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -44,7 +44,7 @@ class Verdict:
     """The living peers with the same priority."""
     until: float | None = None
     """
-    The monotonic time when the first of these peers expires, and the verdict has to be renewed.
+    The monotonic time when the first of these peers expires, so that the verdict can change.
     """
     @property
     def paused(self) -> bool:
@@ -89,7 +89,7 @@ def find_dead(roster: Roster, *, seen: float) -> Collection[str]:
     """
     Find the expired records, which can be removed from the peering object.
 
-    ``seen`` is the monotonic time when the roster was surely up to date: of the last renewal. A
+    ``seen`` is the monotonic time of the last renewal: then, the roster was surely up to date. A
     record has expired only if this operator has not seen it changing for its lifetime: the clock of
     its peer can be wrong. An operator that was disconnected for so long has seen nothing, so it
     removes nothing.
@@ -105,9 +105,9 @@ def get_yielding_end(
     """
     Find until when to wait for the peers of lower priorities to finish; None if they have.
 
-    Their handlers that are under way would otherwise run at the same time as those of this
-    operator. The waiting begins at the time ``since``, and lasts for ``patience`` seconds at most:
-    handlers of the others that take longer must not block this operator.
+    Otherwise, their last handlers would run at the same time as those of this operator. The waiting
+    begins at the time ``since``, and lasts for ``patience`` seconds at most: handlers of the others
+    that take longer must not block this operator.
     """
     ends = [
         min(sighting.until, since + (GRACE if sighting.peer.paused is None else patience))

@@ -44,7 +44,7 @@ It is also the minimal timeout (seconds) of a request.
 """
 
 STALLED = 0.5
-"""How long (seconds) after a write its echo must come by the watch; else the watch is stalled."""
+"""If a watch does not show a write for longer than this (seconds), it counts as stalled."""
 
 
 class Standing(enum.Enum):
@@ -204,8 +204,8 @@ class Membership:
         """
         Remove the own record, so that the others need not wait until it expires.
 
-        If it is not to be ``is_released``, the record is only not renewed any more. The deadline is
-        a time of the event loop. Errors are logged, not raised.
+        Unless ``is_released``, the record stays, but is not renewed any more. The deadline is a
+        time of the event loop. Errors are logged, not raised.
         """
         self._leaving.set()
         self._due.set()
@@ -274,8 +274,8 @@ class Membership:
             if newest is None:
                 await self._verify_absence()
         except errors.APIForbiddenError:
-            # It can be for a moment only. If the others were forgotten for that, a paused operator
-            # would resume beside them.
+            # The denial can last for a moment only. If the others were forgotten because of it, a
+            # paused operator would resume beside them.
             if live or any(peer.until > begun.mono for peer in self._roster.values()):
                 raise
             self._forbid()
@@ -322,8 +322,8 @@ class Membership:
         """
         Verify by the list that the peering object does not exist.
 
-        HTTP 404 to a patch alone does not mean that: while a CRD is changing, the API server
-        responds so for existing objects, too. If the others were forgotten for that, a paused
+        HTTP 404 to a patch alone does not mean that: while a CRD is changing, the API server also
+        responds so for existing objects. If the others were forgotten because of it, a paused
         operator would resume beside them.
 
         :raises errors.APINotFoundError: if the object is in the list, or the list is also HTTP 404.

@@ -1,5 +1,5 @@
 """
-One-off server-side apply from inside of any handler, by the connections of the operator.
+One-off server-side apply from inside of any handler, over the connections of the operator.
 """
 import asyncio
 import concurrent.futures
@@ -21,8 +21,8 @@ T = TypeVar('T')
 
 Recall = Callable[[references.Resource, str | None, str | None], list[bodies.RawBody] | None]
 """
-Gets the known objects of a resource in a namespace (by default, in all), or the one of a name; or
-None if it is not certain that they are all.
+Gets the known objects of a resource in a namespace (None: in all), or the one of a name (None: all
+objects). The result is None if it is not certain that all of them are known.
 """
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
@@ -95,7 +95,7 @@ def _tell_lost(what: str, work: 'concurrent.futures.Future[Any]') -> None:
 
 
 class Applier:
-    """Makes requests for the handlers of one operator, by the running event loop."""
+    """Makes requests for the handlers of one operator, in the running event loop."""
 
     def __init__(self, client: api.Client) -> None:
         self.client = client
@@ -104,7 +104,7 @@ class Applier:
         self._loop = asyncio.get_running_loop()
 
     def rely_on(self, recall: Recall) -> None:
-        """Set what knows the objects; with shards, nobody knows all of them."""
+        """Set the function that knows the objects; with shards, none knows all of them."""
         self.recall = recall
 
     def enter(self) -> None:
@@ -126,7 +126,7 @@ class Applier:
         return application
 
     def ask(self, request: Callable[[], Coroutine[Any, Any, T]], what: str) -> Application[T]:
-        """Begin to make a request, from any thread. It is not called if it is given up before."""
+        """Begin to make a request, from any thread, unless the caller gives it up before."""
         kwargs = invocation.kwargs_var.get({})
         name = '/'.join(filter(None, (kwargs.get('namespace'), kwargs.get('name'))))
         what += f" in a handler of {name}" if name else ""
@@ -165,7 +165,7 @@ class Applier:
 
     async def find(self, selector: references.Selector, title: str) -> references.Resource:
         """
-        Find a resource in the cluster; those that are there are remembered.
+        Find a resource in the cluster. What is found is remembered.
 
         :raises errors.APINotFoundError: if there is none.
         :raises ValueError: if there are several.
@@ -186,7 +186,7 @@ class Applier:
 
 def get_applier(name: str) -> Applier:
     """
-    Get what makes the requests of the current handler.
+    Get the applier, which makes the requests of the current handler.
 
     :raises LookupError: outside of the handlers of a running operator.
     """

@@ -22,7 +22,7 @@ WINDOW_BITS = 12
 """How much of the first child of its kind is used to compress the others: 4096 bytes."""
 
 MEMORY_LEVEL = 4
-"""How much memory zlib takes to compress a child. More of it must be cleared, which takes time."""
+"""How much memory zlib takes to compress a child. To clear more of it takes more time."""
 
 MAX_SHARED = 4096
 """Up to which size (bytes) the owned fields of children are shared."""
@@ -37,8 +37,8 @@ _encode = json.JSONEncoder(separators=(',', ':')).encode
 
 class Shape:
     """
-    What the children of one kind and one handler share. They are alike, so each is compressed by
-    what it differs in from the first one.
+    What the children of one kind and one handler share. They are alike, so only the differences of
+    each child from the first one are stored.
     """
     __slots__ = ('_sample', 'has_status', 'manager', 'resource', 'unrecorded')
 
@@ -80,10 +80,10 @@ class Child:
 
     def __init__(self, shape: Shape, raw: bodies.RawBody, owner: str | None = None) -> None:
         """
-        Without ``owner``, the uid of the parent, it is found in the object: the one in the label if
-        there is an owner reference to it, too, or if the field manager has set the label;
-        otherwise, the controller by the owner references. It is empty if nothing proves whose child
-        it is.
+        ``owner`` is the uid of the parent. By default, it is found in the object. The label counts
+        if there is also an owner reference to this uid, or if the field manager has set the label;
+        otherwise, it is the controller in the owner references. It is empty if nothing proves whose
+        child the object is.
 
         Equal strings are shared, as there can be many children.
         """
@@ -115,13 +115,13 @@ class Child:
         """Whether the handler itself has set the label with the uid of the parent."""
         self.is_labelled: bool = label == owner and _get_label(
             raw, desired.HANDLER_LABEL) == desired.make_label(shape.manager or '')
-        """Whether the labels say whose child it is."""
+        """Whether the labels name the parent and the handler of the child."""
         self._fields: bytes | None = _share(_dump(fields).replace(*_hide(owner)))
         """What the manager owns of the child; null if it has no fields at all."""
         self._state: int = hash((digest, self._fields))
-        """The applied manifest, and what the manager owns: others change it by their edits."""
+        """The hash of the applied manifest and of the owned fields: edits of others change it."""
         self._settled: int | None = None
-        """The state after the manifest was applied."""
+        """The hash after the manifest was applied."""
         kept: dict[str, Any] = {
             key: val for key, val in raw.items() if key in ('apiVersion', 'kind', 'status')}
         kept['metadata'] = {key: val for key, val in meta.items() if key in META}
@@ -158,14 +158,14 @@ class Child:
         self._settled, self._fields = self._state, None
 
     def follow(self, older: 'Child') -> None:
-        """Take over from an older state of the same object what is known of the manifest."""
+        """Take over what an older state of the same object knows of the manifest."""
         self._settled, self.is_pruned = older._settled, older.is_pruned
         self.is_deleting = self.is_deleting or older.is_deleting
         if self._settled == self._state:
             self._fields = None
 
     def note_deletion(self, *, is_pruned: bool) -> None:
-        """Note that the operator has deleted the child, which the watch will show later."""
+        """Note that the operator has deleted the child, before the watch shows that."""
         self.is_deleting, self.is_pruned = True, is_pruned
 
     def expect_return(self) -> None:
@@ -178,7 +178,7 @@ class Child:
 
     def learn(self, manifest: Mapping[str, Any]) -> None:
         """
-        Learn of which fields the API server has recorded nothing, though they were applied.
+        Learn which of the applied fields the API server does not record.
 
         The child must be the response to this manifest, and not settled yet.
         """
@@ -209,7 +209,7 @@ class Child:
 
 
 Strays = Mapping[desired.Key, Child]
-"""The children of one parent that the watch does not show, as others have changed their labels."""
+"""The children of one parent that the watch does not show: others have changed their labels."""
 
 
 def _dump(value: object) -> bytes:
@@ -226,7 +226,7 @@ def _hide(owner: str) -> tuple[bytes, bytes]:
 
 
 def _share(value: bytes) -> bytes:
-    """Get an equal value that others have, too."""
+    """Get an equal value, which other children share."""
     return _remember(value) if len(value) <= MAX_SHARED else value
 
 
@@ -245,7 +245,7 @@ OnChange = Callable[[str], None]
 """Called with the uid of a parent when any of its children has changed."""
 
 OnForbidden = Callable[[references.Resource, references.Namespace, Exception], None]
-"""Called once with a kind of children, where, and an error if they must not be listed."""
+"""Called once, with an error, if the children of a kind must not be listed in a namespace."""
 
 
 class ChildStore:
@@ -288,8 +288,8 @@ class ChildStore:
         """
         Get the sink for a watch of the children of one kind in one namespace.
 
-        The watch begins with a list. Until the list is complete, no handlers are called for which
-        the children matter: after a pause, other operators can have changed them.
+        The watch begins with a list. Until the list is complete, handlers that own the kind are not
+        called: after a pause, other operators can have changed the children.
         """
         shelves = self._shelves.setdefault(resource, {})
         shelf = shelves.setdefault(namespace, Shelf(self, resource, namespace))
@@ -326,8 +326,10 @@ class ChildStore:
         needed = self._select(resource, namespace)
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
-    def _select(self, resource: references.Resource, namespace: str | None) -> 'Collection[Shelf]':
-        """Select those with the children in the namespace: its own one, and the cluster's."""
+    def _select(
+            self, resource: references.Resource, namespace: str | None,
+    ) -> 'Collection[Shelf]':
+        """Select the shelves with children in the namespace: its own one, and that of all."""
         shelves = self._shelves.get(resource, {})
         names = shelves if namespace is None else (None, references.NamespaceName(namespace))
         return [shelves[name] for name in names if name in shelves]
@@ -335,10 +337,10 @@ class ChildStore:
     @contextlib.contextmanager
     def writing(self, key: desired.Key) -> Iterator[None]:
         """
-        Hold the news of a child back while it is written: the watch can be ahead of the response.
+        Hold back the news of a child while it is written: the watch can be ahead of the response.
 
-        What is no echo of the write is news after it. Two handlers can write the same child at
-        once, if they are for several versions of a resource, or for two parents.
+        After the write, only states that are no echoes of it are news. Two handlers can write the
+        same child at once, if they are for several versions of a resource, or for two parents.
         """
         self._held.setdefault(key, [])
         try:
@@ -348,7 +350,7 @@ class ChildStore:
                 act()
 
     def _do(self, key: desired.Key, act: Callable[[], object]) -> None:
-        """Take news of a child, unless it is being written: then, later."""
+        """Take news of a child; if the child is being written, take them after the write."""
         if (held := self._held.get(key)) is not None:
             held.append(act)
         else:
@@ -398,9 +400,10 @@ class ChildStore:
         """
         Take the response to an applied manifest: it can be ahead of the watch.
 
-        If the same manifest was applied before, it seemed to have lost fields then. What the API
-        server does not record is learned from that, for all children of the kind. A status that the
-        watch has not shown is news: the watch will not tell it, as its states are older.
+        If the same manifest was applied before, the child seemed to lack applied fields. So the
+        response shows which fields the API server does not record, for all children of the kind. A
+        status that the watch has not shown is news: the watch does not show it again, as its
+        further states are not newer.
         """
         child = self.make(resource, raw)
         known = self.find(child.key)
@@ -458,7 +461,7 @@ class ChildStore:
     def make(
             self, resource: references.Resource, raw: bodies.RawBody, owner: str | None = None,
     ) -> Child:
-        """Make a child of an object, whose parent is given or found in it; see `Child`."""
+        """Make a child of an object. Without ``owner``, the parent is found in it: see `Child`."""
         label = self._find_label(raw)
         shape = self._shapes.get((resource, label))
         if shape is None:
@@ -469,7 +472,7 @@ class ChildStore:
         return Child(shape, raw, owner)
 
     def _find_label(self, raw: bodies.RawBody) -> str:
-        """Find the label of the handler that has applied the child, also if others changed it."""
+        """Find the label of the handler that has applied the child, even if others changed it."""
         label = _get_label(raw, desired.HANDLER_LABEL)
         for known, manager in ((label, self._managers.get(label)), *self._managers.items()):
             if managedfields.find_applied(raw, manager) is not None:
@@ -506,14 +509,14 @@ class Shelf(watching.Sink):
     ) -> None:
         self.is_listed: bool = False
         self.is_forbidden: bool = False
-        """Whether the operator must not list the children, and never has."""
+        """Whether the operator must not list the children, and has no list since `reopen`."""
         self._store = store
         self._resource = resource
         self._namespace = namespace
         self._is_told = False
-        """Whether it was said that the children must not be listed."""
+        """Whether `OnForbidden` was called."""
         self._unseen: dict[str, Child] = {}
-        """The children that were known at the beginning of the list, and that it has not shown."""
+        """The children that were known when the list began, and that it has not shown yet."""
 
     def reopen(self) -> None:
         """Wait for the next list: nothing was watched for a while."""
@@ -564,7 +567,7 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
 
 
 class OperatorChildren(offspring.Children):
-    """The children of one parent, as they are in the store whenever a handler reads them."""
+    """The children of one parent, as they are in the store when a handler reads them."""
     __slots__ = ('_namespace', '_store', '_strays', '_uid')
 
     def __init__(
@@ -585,8 +588,8 @@ class OperatorChildren(offspring.Children):
         """
         Make a child of an object that the watch does not show, if it is one of this parent.
 
-        Others can have changed its labels. The object is the parent's by its owner reference, or if
-        a handler has applied it and nothing says that it is somebody else's.
+        Others can have changed its labels. The object belongs to this parent if an owner reference
+        says so, or if a handler has applied the object, and nothing names another owner.
         """
         raw = _complete(raw, resource)
         child = self._store.make(resource, raw)
@@ -595,7 +598,7 @@ class OperatorChildren(offspring.Children):
         return child if child.owner == self._uid and child.is_of(self._namespace) else None
 
     def _list(self) -> list[Child]:
-        """List the children at once, as handlers can run in threads."""
+        """Copy the list of the children in one step, as handlers can run in threads."""
         known = [child for child in list(self._store.of(self._uid).values())
                  if child.is_of(self._namespace)]
         return [*known, *self._strays.values()]

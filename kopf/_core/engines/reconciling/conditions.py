@@ -23,8 +23,8 @@ MAX_MESSAGE = 1000
 
 def observe(resource: references.Resource | None, raw: Mapping[str, Any]) -> int | None:
     """
-    Get the generation of the state that a condition is about; None if it says nothing, since each
-    write of the status makes a new one.
+    Get the generation of the state that a condition is about. None if generations say nothing:
+    without the subresource, each write of the status makes a new generation.
     """
     is_observed = resource is not None and 'status' in resource.subresources
     return bodies.get_raw(raw)['metadata'].get('generation') if is_observed else None
@@ -32,8 +32,8 @@ def observe(resource: references.Resource | None, raw: Mapping[str, Any]) -> int
 
 def add(patch: patches.Patch, *, observed: int | None, **condition: str) -> None:
     """
-    Let the patch set a condition with these fields, its times, and the ``observed`` generation:
-    when it is written, the object can be a newer one.
+    Let the patch set a condition with these fields, its times, and the ``observed`` generation: the
+    object can have a newer generation when the patch is sent.
     """
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     wanted: dict[str, Any] = {**condition, 'lastTransitionTime': now}
@@ -104,13 +104,13 @@ def report(
 
 def report_pause(patch: patches.Patch, message: str, *, observed: int | None) -> None:
     """
-    Set the condition of a paused object, until the next `report`. The others are left as they are.
+    Set the condition of a paused object, until the next `report`. Other conditions stay.
     """
     add(patch, observed=observed, status='True', message=message[:MAX_MESSAGE], **PAUSED)
 
 
 def _end_pause(body: bodies.RawBody) -> None:
-    """Remove the condition: an operator that was away in the pause would not have set it either."""
+    """Remove the condition: an operator that does not run during a pause would not set it."""
     status: Any = body.get('status')
     known = (status or {}).get('conditions') or []
     left = [item for item in known if any(item.get(key) != PAUSED[key] for key in PAUSED)]

@@ -30,7 +30,7 @@ DIGEST_ANNOTATION = 'kopf.dev/applied'
 SYSTEM_FIELDS = frozenset({
     'uid', 'resourceVersion', 'generation', 'managedFields', 'selfLink', 'creationTimestamp',
     'deletionTimestamp', 'deletionGracePeriodSeconds'})
-"""What only the API server sets in the metadata. Manifests that were read from it have these."""
+"""The metadata that only the API server sets. Manifests that were read from it have these."""
 
 MAX_MANAGER = 128
 """The maximum length of the name of a field manager in Kubernetes."""
@@ -150,7 +150,8 @@ def _prepare(
     """
     Make a desired child of a manifest.
 
-    ``numbers`` are how many names were generated: so, each depends only on those alike before it.
+    ``numbers`` counts the names that were generated: each name depends only on the number of
+    manifests before it that are of the same kind, namespace, and prefix.
     """
     meta, uid = parent.metadata, str(parent.metadata.uid)
     manifest, generated = read(item)

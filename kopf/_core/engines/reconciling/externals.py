@@ -1,8 +1,9 @@
 """
-Runs of externals: the reconcilers call a driver instead of a function, and this is what it can do.
+Runs of externals: for these, the reconcilers call a driver instead of a function.
 
-A driver calls the author's functions, one attempt each, and can have something written to the
-object between two of them: so, what matters is on the object before the next function is called.
+A run is what the driver gets for one object. With it, the driver calls the author's functions, one
+attempt each, and can write to the object between two of them: so, what matters is on the object
+before the next function is called.
 """
 import contextvars
 import dataclasses
@@ -24,24 +25,24 @@ class Withheld(NamedTuple):
     cause: causes.ReconcilingCause
     verb: str
     key: Any
-    """What it would change; None for a new thing."""
+    """The thing that it would change; None for a new thing."""
     diff: diffs.Diff
     """What would be set or updated."""
 
 
 withholding_var: contextvars.ContextVar[Callable[[Withheld], None] | None] = contextvars.ContextVar(
     'withholding_var', default=None)
-"""In a preview: what takes note of the calls that are not made."""
+"""In a preview: the function that notes the calls that are not made."""
 
 
 class Result(NamedTuple):
-    """What came of a run."""
+    """The result of a run."""
     due: float = progression.NEVER
     """When to run again though nothing has changed (monotonic time)."""
     outcome: progression.Outcome | None = None
     """The outcome of the attempt that has failed; None if none has."""
     is_settled: bool = True
-    """Whether all is done, so that earlier failures do not count any more."""
+    """Whether everything is done, so that earlier failures do not count any more."""
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -57,15 +58,15 @@ class Run:
     exchange: Exchange
     limits: hub.Limits
     is_edited: bool
-    """Whether the object was edited since all was well: its changes are wanted."""
+    """Whether the object was edited since its handlers succeeded: then, changes are wanted."""
     siblings: Collection[handlers.Origin]
-    """The externals that this operator has for objects of this kind."""
+    """The declarations of all externals that this operator has for objects of this resource."""
     verdicts: dict[str, Any]
-    """What the externals of the object have said of it, for their common condition."""
+    """What the externals of the object have reported, for their common condition."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """Why the object is not as it should be."""
     is_told: bool = False
-    """Whether nothing is known that the conditions do not say already."""
+    """Whether the conditions say already all that is known."""
 
     async def call(
             self, handler: handlers.CallHandler, find_mistake: Callable[[Any], str | None],
@@ -91,9 +92,9 @@ class Run:
 
     async def write(self, annotations: Mapping[str, str | None], *, is_held: bool) -> bool:
         """
-        Write annotations, and add or remove the finalizer; false if others were faster.
+        Write annotations, and add or remove the finalizer; return false if others were faster.
 
-        Nothing is written over any other values of the annotations than those that were read.
+        It writes only if the annotations still have the values that were read.
 
         :raises errors.APIError: if it is not known whether it is written.
         """

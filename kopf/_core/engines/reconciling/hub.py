@@ -23,7 +23,7 @@ module_logger = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """What can come between two steps."""
+    """What can stop the work between two steps."""
     is_paused: Callable[[], bool]
     """Whether nothing may be changed for the object."""
     is_stopped: Callable[[], bool]
@@ -95,13 +95,13 @@ class Member:
         self._has_applied = False
         """Whether the last run has applied any children."""
         self.is_edited = False
-        """Whether the object was edited since its handlers succeeded: its changes are wanted."""
+        """Whether the object was edited since its handlers succeeded: then, changes are wanted."""
         self.is_left = False
         """Whether the object is gone, or handled elsewhere: nothing more may be written for it."""
 
     @property
     def names(self) -> tuple[object, ...]:
-        """By what the object is looked up."""
+        """The keys by which the hub finds the object."""
         return (self.host.uid,) if self.name is None else (self.host.uid, self.name)
 
     def trigger(self) -> None:
@@ -142,8 +142,8 @@ class Hub:
         self._drivers: dict[handlers.ExternalHandler, Driver] = {}
         self._members: dict[object, tuple[Member, ...]] = {}
         """
-        The objects by their uids, and those that watch others also by their names. One uid has
-        several if some handlers are for others of the versions of a resource.
+        The objects by their uids, and those that watch others also by their names. A uid has
+        several members if its handlers are for several versions of the resource.
         """
 
     def bind(
@@ -154,10 +154,10 @@ class Hub:
     ) -> None:
         """
         Set the resources that the handlers own in this cluster. The ``uncertain`` handlers can own
-        more, which are not known yet.
+        more resources, which are not known yet.
 
-        All objects are reconciled again if the resources are others: a kind can have come for which
-        they wait.
+        If the resources have changed, all objects are reconciled again: they can have waited for a
+        new kind.
         """
         known, newest = (self._kinds, self.uncertain), (kinds, {*uncertain})
         self._kinds, self.uncertain = newest
@@ -166,7 +166,7 @@ class Hub:
                 member.trigger()
 
     def rely_on(self, is_gone: Callable[[str], bool]) -> None:
-        """Set what says whether it is certain that there is no parent with this uid."""
+        """Set the function that says whether it is certain that no parent has this uid."""
         self.is_gone = is_gone
 
     def describe_owner(self, uid: str) -> str:
@@ -183,7 +183,7 @@ class Hub:
         return desired.get_manager(self.context.settings.reconciling.manager, handler.id)
 
     def get_driver(self, handler: handlers.ExternalHandler) -> Driver:
-        """Get what works with an external system."""
+        """Get the driver of an external system."""
         if handler not in self._drivers:
             self._drivers[handler] = handler.origin.make_driver(self)
         return self._drivers[handler]
@@ -202,7 +202,7 @@ class Hub:
             self._members[name] = (*self._members.get(name, ()), member)
 
     def leave(self, member: Member) -> None:
-        """Stop to reconcile an object: it is gone, or handled elsewhere."""
+        """Stop reconciling an object: it is gone, or handled elsewhere."""
         self.waiting.discard(member)
         for name in member.names:
             left = tuple(other for other in self._members.pop(name, ()) if other is not member)

@@ -20,8 +20,8 @@ class Apply(NamedTuple):
     wanted: Desired
     known: Child | None
     """
-    The child that is to be changed. If there is none, an existing object of this name that has
-    other managers of the same fields is not taken over.
+    The child that the step changes. If it is None, an existing object of this name is not taken
+    over if the same fields have other managers.
     """
 
 

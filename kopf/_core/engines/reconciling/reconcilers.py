@@ -29,7 +29,7 @@ UNVERSIONED = {'metadata': {'resourceVersion': None, 'generation': None, 'manage
 """A patch that removes what changes in an object by any write."""
 
 SPREAD = 0.1
-"""By which part the intervals vary, so that objects are not reconciled all at once."""
+"""By which part the intervals vary, so that not all objects are reconciled at once."""
 
 RESTORATIONS = 10
 """How many times the children of an object are restored at once; then, once in the period."""
@@ -72,15 +72,15 @@ class Reconcilers(Member):
         """Whether the conditions are as the last calls of the handlers require."""
         self._told: tuple[ids.HandlerId | None, ...] = ()  # a set takes more memory
         """
-        What was said: which handlers the object matches no more; and (None) that the deleted object
-        waits for children that must not be listed.
+        What the log says already: which handlers the object does not match any more; and (None)
+        that the deletion waits for children that must not be listed.
         """
         self._told_pause: pauses.Pause | None = None
         """The pause of the object that was reported."""
         self._notes: dict[ids.HandlerId, Any] = {}
         """What the drivers of externals remember."""
         self._verdicts: dict[str, Any] | None = None
-        """What they have said of the object; None without any."""
+        """What the externals have reported; None without any."""
         self._summoned: tuple[ids.HandlerId, ...] = ()
         """The externals, and the handlers after them, that run again though nothing has changed."""
         self._vain: tuple[str | None, tuple[int, ...]] = (None, ())
@@ -134,7 +134,7 @@ class Reconcilers(Member):
             self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
 
     def note_answer(self) -> None:
-        """Run when the object is processed: handlers have answered an own write by their writes."""
+        """Run when the object is processed: others have answered an own write with theirs."""
         self._is_triggered = True
         self._count_repetition()
 
@@ -187,7 +187,7 @@ class Reconcilers(Member):
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         self._observed = conditions.observe(self.host.resource, raw)
-        content = hash(json.dumps([  # what people declare: generations can count statuses, too
+        content = hash(json.dumps([  # what people declare: generations can also count statuses
             value for key, value in raw.items() if key not in ('metadata', 'status')]))
         self.is_edited = self._reconciled not in (None, content)
         limits = Limits(is_paused, is_stopped)
@@ -210,9 +210,10 @@ class Reconcilers(Member):
 
     async def _end(self, raw: bodies.RawBody, limits: Limits, *, is_triggered: bool) -> None:
         """
-        Delete what the object has outside, and what Kubernetes does not delete with it.
+        Delete what the object has in external systems, and the children that Kubernetes does not
+        delete with it.
 
-        The former waits for the deletion handlers and the daemons, which can still need it.
+        The external systems come after the deletion handlers and the daemons, which can need them.
         """
         newest: bodies.RawBody | None = raw
         is_used = finalizers.is_present(raw, self._hub.context.settings.persistence.finalizer)
@@ -278,7 +279,7 @@ class Reconcilers(Member):
 
         ``strays`` are the children that the watch does not show, because others have changed their
         labels. They are found when the handler has returned their manifests. Then the handler is
-        called again, as it must see what it is going to overwrite.
+        called again, because it must see what it overwrites.
         """
         hub, context = self._hub, self._hub.context
         namespace = raw['metadata'].get('namespace')
@@ -323,7 +324,7 @@ class Reconcilers(Member):
             self, handler: handlers.ExternalHandler, raw: bodies.RawBody,
             limits: Limits, *, is_last: bool,
     ) -> bodies.RawBody | None:
-        """Let the driver of an external do what can be done now."""
+        """Let the driver of an external do what it can do now."""
         from kopf._core.engines.reconciling import externals  # only if it is used
         driver, now = self._hub.get_driver(handler), self._hub.context.clock.now()
         self._dismiss(handler)
@@ -418,7 +419,7 @@ class Reconcilers(Member):
                 f"they are: {', '.join(map(str, left[:MAX_NAMED]))}{more}.")
 
     def _forget(self, handler: handlers.ReconcilingHandler) -> None:
-        """Forget what has come of a handler that the object does not match."""
+        """Forget the results of a handler that the object does not match."""
         self._states.pop(handler.id, None)
         self._note_problems(handler.id, conditions.Problems((), is_stalled=False))
         if self._reporter == handler.id:
@@ -443,7 +444,7 @@ class Reconcilers(Member):
     def _note(self, handler: handlers.ReconcilingHandler, outcome: progression.Outcome) -> None:
         """Note the outcome, and when the handler is called again."""
         now = self._hub.context.clock.now()
-        state = self._states.pop(handler.id)  # if it has failed for good, until the next change
+        state = self._states.pop(handler.id)  # after a permanent failure, until the next change
         if not outcome.final:
             state = state.after(outcome, now=now)
         elif outcome.exception is None and handler.interval is not None:
@@ -457,7 +458,7 @@ class Reconcilers(Member):
     async def _apply_patch(
             self, raw: bodies.RawBody, patch: patches.Patch, target: application.Target,
     ) -> bodies.RawBody | None:
-        """Apply the patch of a handler, unless the object is already so, or cannot be so."""
+        """Apply the patch of a handler, unless it would change nothing, as it is known."""
         if application.is_in_place(raw, patch):
             return raw
         version, digest = raw['metadata'].get('resourceVersion'), hash(repr(dict(patch)))
@@ -480,8 +481,8 @@ class Reconcilers(Member):
             annotations: Mapping[str, str | None] = MappingProxyType({}), *, is_added: bool,
     ) -> tuple[bodies.RawBody | None, bool]:
         """
-        Write annotations, and add or remove a finalizer; return the newest state, and whether it
-        has them. Nothing is written over any other values than those that were read.
+        Write annotations, and add or remove a finalizer; return the newest state, and whether this
+        was written. It is written only if the fields still have the values that were read.
         """
         wanted: Any = raw if finalizers.is_present(raw, finalizer) is is_added else (
             finalizers.switch(raw, finalizer, is_added=is_added))
@@ -545,7 +546,7 @@ def _show(handler: handlers.ExternalHandler, raw: bodies.RawBody) -> Any:
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:
     """
-    Whether the response to an own patch has changes by others, which the watch shows no more.
+    Whether the response to an own patch has changes by others, which the watch does not show again.
 
     ``expected`` is what the patch makes of the object, or of a newer state after a conflict. The
     values of the changed fields do not count: the API server can have normalised them.

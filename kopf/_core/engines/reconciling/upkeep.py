@@ -33,7 +33,7 @@ class Upkeep:
     """The children of one handler and one object, from the call of the handler to the writes."""
     hub: Hub
     target: application.Target
-    """What the handler is called for, and what writes for it."""
+    """The object for which the handler is called, and the means to write for it."""
     parent: bodies.RawBody
     """The object in the state for which the handler is called."""
     member: Member
@@ -62,7 +62,7 @@ class Upkeep:
         """
         Call the handler, and write its children; both belong to the attempt. ``hold`` adds the
         finalizer, as Kubernetes does not delete all children; it returns the newest state, and
-        whether others were not faster.
+        whether that was written.
         """
         handler, problems = self.handler, self.problems
         context, logger = self.hub.context, self.target.logger
@@ -110,8 +110,8 @@ class Upkeep:
 
     async def find_strays(self, wanted: dict[desired.Key, desired.Desired]) -> None:
         """
-        Find those of the desired children that are there, but that neither the watch shows nor the
-        known strays. If it is not known of some, they are moved to the problems.
+        Find the desired children that exist, but that are neither shown by the watch nor known as
+        strays. If one cannot be looked up, it is not desired any more, but a problem.
         """
         async def look_for(item: desired.Desired) -> None:
             try:
@@ -156,8 +156,8 @@ class Upkeep:
 
     def _permit(self, risk: brakes.Risk, child: children.Child) -> bool:
         """
-        Take one from a budget, unless an edit of the object wants it. If it is refused, that is a
-        problem.
+        Take one from a budget, except after an edit of the object: then, the change is wanted. A
+        refusal is a problem.
         """
         if self.member.is_edited:
             return True
@@ -178,7 +178,7 @@ class Upkeep:
         try:
             match step:
                 case planning.Apply(wanted, known):
-                    if known is None or not known.is_as(wanted):  # the writes before can teach it
+                    if known is None or not known.is_as(wanted):  # earlier writes teach it
                         self.member.note_application()
                         await self._apply(wanted, known)
                 case planning.Delete(known):
@@ -233,15 +233,15 @@ class Upkeep:
 
     async def _verify_vacancy(self, wanted: desired.Desired) -> bool:
         """
-        Check that the object is nobody else's, where the API server cannot know; return whether it
-        was a child of a parent that is gone.
+        Check that the object belongs to nobody else, where the API server cannot know; return
+        whether it was a child of a parent that is gone.
 
-        The API server would let it be taken over from another parent of the same handler, as the
-        field manager is the same. A former parent of the same name is gone, or it will be: its
-        children are taken over. If there is no owner reference, as over namespaces, the API server
-        does not see that there would be two controllers.
+        The API server lets a handler take over a child from another parent, as the field manager is
+        the same. Without an owner reference, as over namespaces, the API server does not see that
+        there would be two controllers. But a former parent of the same name is gone, or soon is:
+        its children are taken over.
 
-        :raises errors.APIConflictError: if it is somebody else's.
+        :raises errors.APIConflictError: if it belongs to somebody else.
         """
         store, strays = self.hub.store, self.visible._strays
         owner = store.find_owner(wanted.key)
@@ -306,7 +306,7 @@ async def delete(
 
 
 def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:
-    """Tell whom a reference is for: an object, or one that was created again with its name."""
+    """Get what identifies the owner of a reference, even if it was re-created with its name."""
     return str(ref.get('apiVersion')).rpartition('/')[0], ref.get('kind'), ref.get('name')
 
 

@@ -1,8 +1,8 @@
 """
 Watched objects: not owned, but used by the objects that are reconciled, e.g. secrets.
 
-When such an object changes, the reconcilers are called for those that use it: the author's function
-or index says which these are.
+When such an object changes, the reconcilers are called for its users. The author's function or
+index says which objects these are.
 """
 import inspect
 import logging
@@ -35,10 +35,10 @@ class Watched(watching.Sink):
     """
     The objects of one kind in one namespace that a handler watches, as one watch shows them.
 
-    A function of the author names the users of an object; these names are kept. Or an index of the
-    author is for the users; then, the names of all objects are kept. The index is read when an
-    object changes. A user that is not indexed yet is reconciled after its indexing anyway, and sees
-    the change then.
+    A function of the author names the users of an object; these names are kept. If an index of the
+    author names the users instead, the names of all watched objects are kept, and the index is read
+    when one of them changes. A user that is not indexed yet is reconciled after its indexing
+    anyway, and sees the change then.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Watched(watching.Sink):
         self._known: dict[str, tuple[bodies.Version, Collection[Name]]] = {}
         """The versions of the watched objects, and the kept names, by the uids."""
         self._unseen: set[str] = set()
-        """What was known at the beginning of the list, and was not in the list."""
+        """The objects that were known when the list began, and that it has not shown yet."""
         self._is_complaining = False
 
     def list_started(self, *, restored: bool) -> None:
@@ -92,7 +92,7 @@ class Watched(watching.Sink):
         self._notify(self._known.pop(uid, (None, ()))[1])
 
     def _note(self, raw: bodies.RawBody) -> Collection[Name]:
-        """Find the names to be kept of the object until it changes; none if it does not matter."""
+        """Find the names to keep until the object changes; none if it has no users."""
         if isinstance(self._users, Mapping):
             return [(raw['metadata'].get('namespace'), raw['metadata']['name'])]
         body = bodies.Body(raw)
@@ -110,7 +110,7 @@ class Watched(watching.Sink):
             return ()
 
     def _notify(self, names: Iterable[Name]) -> None:
-        """Reconcile who uses the object, by the names before its change and after that."""
+        """Reconcile the users of the object: those before its change, and those after it."""
         found = dict.fromkeys(names)
         if isinstance(self._users, Mapping):
             found = dict.fromkeys(

@@ -1,5 +1,5 @@
 """
-Holdings: the shards that this replica holds, as told by the thread that keeps the Leases to others.
+Holdings: the shards of this replica, as the thread that keeps the Leases shows them to others.
 """
 import asyncio
 import dataclasses
@@ -10,7 +10,7 @@ from kopf._cogs.aiokits import tenures
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Grant:
-    """A shard from its acquisition to its loss or release. It is never renewed: another follows."""
+    """A shard from its acquisition to its loss or release. Each acquisition makes a new grant."""
     shard: int
     term: int
     """The term of the membership in which the shard was acquired."""
@@ -20,8 +20,8 @@ class Holdings:
     """
     The shards that this replica holds: none outside of the terms of its membership.
 
-    Only the thread that keeps the Leases calls the methods which change that. Other threads can ask
-    at any time: the answer is by the clock, and so it is right also if that thread is late.
+    Only the thread that keeps the Leases calls the methods that change them. Other threads can ask
+    at any time: the answer depends on the clock, so it is right even if that thread is late.
     """
 
     def __init__(self, tenure: tenures.Tenure) -> None:

@@ -1,7 +1,7 @@
 """
 Participations: keep the membership of this replica, and take and release shards as decided.
 
-The membership is renewed independently of all else. In rounds, the Leases are listed, and then the
+The membership is renewed independently of all else. In each round, the Leases are listed, then the
 shards are taken or released, as `shares` decides.
 """
 import asyncio
@@ -37,8 +37,8 @@ class Participation:
     """
     The participation of this replica in the sharding.
 
-    `run` goes on until it is cancelled. After that, `release` ends the membership. Both are in the
-    event loop of the thread. What comes of it is in the holdings, which other threads can read.
+    `run` goes on until it is cancelled. After that, `release` ends the membership. Both run in the
+    event loop of the thread. The result is in the holdings, which other threads can read.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Participation:
 
     async def release(self) -> None:
         """
-        End the membership. Nothing must be written after this: others take the shards at once.
+        End the membership. After this, nothing may be written: others take the shards at once.
 
         Errors are logged: the membership expires in any case.
         """
@@ -107,7 +107,7 @@ class Participation:
                 await asyncio.sleep(self._get_pause())
 
     async def _keep(self) -> None:
-        """Renew the membership all the time; after a loss, begin anew."""
+        """Renew the membership all the time; after a loss, join again."""
         while True:
             await self._renewal.keep(self._renew, get_pause=self._get_pause)
             self._own.clear()
@@ -131,7 +131,7 @@ class Participation:
         try:
             self._member = await self._put(self._member, name, holder, role='member')
         except (errors.APIConflictError, errors.APINotFoundError):
-            # An earlier attempt has succeeded though its response was lost; or it was deleted.
+            # An earlier attempt has succeeded, but its response was lost; or the Lease was deleted.
             self._member = await self._client.get(name)
             self._member = await self._put(self._member, name, holder, role='member')
         return self._member
@@ -180,7 +180,7 @@ class Participation:
         return len(view.members)
 
     async def _is_in_force(self, view: rosters.View, now: float) -> bool:
-        """Whether this scheme is in force. If there is none, or nobody else has another, set it."""
+        """Whether the own scheme is in force. If no living member has another one, set it."""
         group = self._group
         known = self._seen.get(group.name)
         scheme = '' if known is None else known.holder
@@ -209,7 +209,7 @@ class Participation:
         try:
             await tasks.for_each(acquire, plan.acquire, limit=MAX_WRITES)
             await tasks.for_each(self._disown, plan.disown, limit=MAX_WRITES)
-        finally:  # if it takes too long, the shards that are taken by then are handled, too
+        finally:  # if it takes too long, the shards that are taken by then are handled
             is_first = not self._own.is_settled and (
                 bool(plan.acquire) or self._clock() >= self._settled_at)
             if is_first:
@@ -226,7 +226,7 @@ class Participation:
         await self._write_shard(shard, '')
 
     async def _surrender(self) -> None:
-        """Give the shards away whose work has ended."""
+        """Give away the shards whose work has ended."""
         while True:
             grants = [await self._own.surrendered.get()]
             while not self._own.surrendered.empty():

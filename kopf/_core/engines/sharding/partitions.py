@@ -45,8 +45,8 @@ class Partition:
         """
         Select the objects of these shards, if API servers can do that; None for all objects.
 
-        They know no controllers. By their hashes of namespaces, similar names would be in one
-        shard.
+        API servers can select only by the uids of the objects themselves. They know no controllers,
+        and their hashes of namespaces would put similar names into one shard.
         """
         return hashing.select(shards, self._count) if self._by == 'own-uid' else None
 

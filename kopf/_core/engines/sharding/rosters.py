@@ -65,18 +65,18 @@ def _digest(member: str) -> str:
 
 
 Roster = Mapping[str, leases.Sighting]
-"""The Leases by their names; also those that are missing, if that matters."""
+"""The Leases by their names; also missing ones, if their absence matters."""
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What matters of the Leases at some moment."""
+    """What the Leases say at some moment."""
     members: tuple[str, ...]
     """The ids of the members of this scheme that count as alive, in order; this one included."""
     holders: tuple[str, ...]
     """The holders of the shards; empty for those that are free."""
     is_doubtful: bool
-    """Whether any member is late, so that it can soon be dead."""
+    """Whether any member is late, so that it can soon count as dead."""
     others: tuple[str, ...]
     """The members of other schemes that count as alive."""
     leftovers: tuple[str, ...]
@@ -139,7 +139,7 @@ def _find_holder(seen: Roster, name: str, *, group: Group, now: float) -> str:
     item = seen.get(name)
     if item is None:
         return ''
-    if item.raw is None:  # somebody has deleted it; its holder notices that before it expires
+    if item.raw is None:  # somebody has deleted the Lease; its holder notices that in time
         return '?' if now < item.since + group.duration else ''
     if item.holder in ('', group.me):
         return item.holder
@@ -153,8 +153,8 @@ def is_scheme_settled(seen: Roster, *, group: Group, view: View, now: float) -> 
     """
     Whether work can begin by this scheme: it is in force, and nobody can work by a former one.
 
-    Members that had not seen the change of the scheme have noticed it when a duration has passed.
-    If there are holders, they have waited for that.
+    When a duration has passed since a change of the scheme, all members have noticed the change.
+    If other living members hold shards, they have waited for that already.
     """
     item = seen.get(group.name)
     if item is None or item.holder != group.scheme:
@@ -170,8 +170,8 @@ def make(
     """
     Make a Lease with a new record: of a ``member``, a ``shard``, or the ``scheme``.
 
-    The holder of the first one is the member, or nobody if it leaves; the holder of the last one is
-    the scheme itself. ``raw`` is the Lease as it is now.
+    The holder in the Lease of a member is the member itself, or nobody if it leaves; the holder in
+    the Lease of the scheme is the name of the scheme. ``raw`` is the Lease as it is now.
     """
     known, is_member = leases.Sighting(raw, now.mono), role == 'member'
     extra = {} if shard is None else {SHARD: str(shard)}

@@ -1,9 +1,9 @@
 """
 Shares: who should hold how many shards, and which shards to take and to release for that.
 
-All members decide by the same rules about almost the same Leases, so what they do fits together:
+All members decide by the same rules about almost the same Leases, so their decisions fit together:
 the deficits are filled from the free shards in a fixed order, so that members do not compete for
-the same ones. When they do compete, one of the writes succeeds, and the other members look again.
+the same ones. If they do compete, one of the writes succeeds, and the other members look again.
 """
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ MAX_LIST_SHARE = 0.8
 """The longest pause between two lists, as a part of the time from the deadline to the duration."""
 
 CROWD = 10
-"""From how many members on each of them lists less often, so that the requests do not grow."""
+"""More members than this list less often: all together, they make no more requests."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,8 @@ def decide(
     begun to release; ``busy`` are those where work is under way, which are released last. With
     ``is_settling``, other members are just about to come.
 
-    Nothing is released while any member is late: if it is dead, others need what is released now
-    much less. Then, they would have to give away what they have just got.
+    Nothing is released while any member is late. If that member is dead, its shards become free,
+    and the other members would have to give away again what they get now.
     """
     counts = dict.fromkeys(view.members, 0)
     for holder in view.holders:
