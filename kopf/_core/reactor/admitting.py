@@ -33,8 +33,8 @@ class Admission:
     """
     The webhook server and the webhook configurations of one operator.
 
-    The server serves always. The configurations are written from `take_over` to `stand_by`: of all
-    replicas, only one should write them. What is written remains there during the standby. They are
+    The server always serves. The configurations are written from `take_over` to `stand_by`: of all
+    replicas, only one should write them. They remain in the cluster during the standby. They are
     written again when the set of the served resources changes.
     """
 
@@ -124,7 +124,7 @@ class Admission:
         self._changed.set()
 
     def stand_by(self) -> None:
-        """Write the configurations no more; those in the cluster are answered as before."""
+        """Stop writing the configurations. Reviews are still answered."""
         self._site.assign(is_writer=False)
 
     async def stop(self, deadline: float) -> None:

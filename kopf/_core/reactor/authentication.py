@@ -1,5 +1,5 @@
 """
-Authentication: credentials come from the login handlers, or else from the environment.
+Authentication: credentials come from the login handlers, or, without any, from the environment.
 
 All login handlers are called concurrently, each with its own retries and timeouts. The credentials
 of all successful handlers are used. A handler that returns nothing or fails permanently does no
@@ -26,7 +26,7 @@ logger = logging.getLogger(activities.__name__)
 
 PATIENCE = 30.0
 """
-How long (seconds) the remaining handlers are waited for once there are credentials.
+How long (seconds) to wait for the remaining handlers once there are credentials.
 
 The time starts again with each handler that finishes.
 """
@@ -47,7 +47,7 @@ _AnyLoginFn = Callable[..., Any]
 
 def prepare(vault: vaults.Vault, *, registry: registries.OperatorRegistry, run: RunFn) -> None:
     """
-    Make the vault retrieve credentials by the login handlers, unless it has a login function
+    Make the vault retrieve credentials with the login handlers, unless it has a login function
     already.
 
     A vault can come with credentials (``kopf.run(vault=…)``). Then, if no login handlers are
@@ -93,10 +93,10 @@ async def _log_in(
 
 async def _call_defaults(run: RunFn) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
     """
-    Log in by the loaded libraries; or else by Kopf itself; or else by the installed libraries.
+    Log in with the loaded libraries; or else with Kopf itself; or else with installed libraries.
 
-    To import the libraries would take more time and memory than all else at the start. The official
-    client is configured also if it is imported later.
+    The import of the libraries would take more time and memory than everything else at the start.
+    The official client is configured even if it is imported later.
     """
     if not _is_pod():
         try:

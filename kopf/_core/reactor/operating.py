@@ -69,13 +69,13 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What is attached to an operator from outside: it listens and asks, but changes nothing."""
+    """What is attached to an operator from outside: it observes and reads, but changes nothing."""
     observer: observers.Observer | None = None
     page: endpoints.Page | None = None
-    """What it shows of the operator."""
+    """The page that shows the operator."""
     wrap_reviews: admitting.Wrapper | None = None
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
-    """What runs as long as the operator does."""
+    """The coroutine function that runs as long as the operator does."""
 
 
 class Operator:
@@ -242,11 +242,13 @@ class Operator:
                 await aiotasks.gather(
                     *([] if self._poster is None else [aiotasks.end(self._poster, deadline)]),
                     self.role.leave(deadline, is_released=is_released))
-            finally:  # also if the shutdown is interrupted
+            finally:  # even if the shutdown is interrupted
                 await self.client.close()
 
-    def _take_role(self, admission: admitting.Admission, hub: Hub) -> coordination.Coordination:
-        """Make what handles objects, and begin to coordinate that with other operators."""
+    def _take_role(
+            self, admission: admitting.Admission, hub: Hub,
+    ) -> coordination.Coordination:
+        """Make the works that handle objects, and begin the coordination with other operators."""
         if self.settings.sharding.count is not None:
             from kopf._core.reactor.roles import sharding  # only if it is used
             return sharding.Sharding(

@@ -1,5 +1,5 @@
 """
-What an operator waits for when it starts or stops: the log says it if that takes long.
+What an operator waits for when it starts or stops: if that takes long, the log says it.
 """
 import asyncio
 import contextlib

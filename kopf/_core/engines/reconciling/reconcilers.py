@@ -143,9 +143,9 @@ class Reconcilers(Member):
             is_stopped: Callable[[], bool] = lambda: False,
     ) -> bool:
         """
-        Report once that the object is paused, instead of `run`; the next report is of its end.
+        Report once that the object is paused. Call this instead of `run`, which reports the end.
 
-        Return whether the end of the pause is awaited by any handlers, or by the deletion.
+        Return whether any handlers, or the deletion, wait for the end of the pause.
 
         :raises errors.APIError: if the object cannot be patched.
         """

@@ -1,8 +1,8 @@
 """
 Coordination: which operator handles which objects, if several of them could.
 
-An operator has *works*: all that handles objects. There is one for all objects; or one for each
-shard, as long as the shard is held.
+An operator has *works*: everything that handles objects. There is one instance for all objects; or
+one for each shard, as long as the shard is held.
 """
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -43,7 +43,7 @@ class Coordination(consumers.Consumer):
 
     @property
     def ending(self) -> Collection[Works]:
-        """The works that end, as others take their objects over."""
+        """The works that are ending, because others take over their objects."""
         return ()
 
     @property
@@ -57,7 +57,7 @@ class Coordination(consumers.Consumer):
         return next((item for item in found if item is not None), None)
 
     def confirm(self) -> None:
-        """Stop handling at once if that is overdue by the clock, though it is not noted yet."""
+        """Stop handling at once if the clock says so, even if nobody has noticed it yet."""
 
     def describe(self) -> Mapping[str, str]:
         """Describe the role of the operator, for the health checks."""
@@ -80,6 +80,6 @@ class Coordination(consumers.Consumer):
         """
         Let others take over, by the deadline, which is a time of the event loop.
 
-        Call this after all other writes of the operator. If any work goes on, it must not be
+        Call this after all other writes of the operator. If any work still runs, do not set
         ``is_released``: then, the others wait until the record or the Lease expires.
         """

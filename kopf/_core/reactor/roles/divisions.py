@@ -1,8 +1,8 @@
 """
-Divisions: pass each object of a watch to the works of its shard, and drop the objects of others.
+Divisions: pass each object of a watch to the works of its shard; drop objects of other replicas.
 
-All objects are put into the complete indices here, whoever holds their shards. The indices by
-shards are filled by the works of these shards.
+This module puts all objects into the complete indices, whoever holds their shards. The works of
+each shard fill the sharded indices.
 """
 import asyncio
 import math
@@ -27,9 +27,9 @@ class Division(coordination.Coordination):
     """
     The coordination of an operator whose objects are divided into shards, which come and go.
 
-    It has the informers of all shards, which `orchestration` uses as those of an operator.
-    The objects of a shard that is acquired come by the next lists; so, watches begin anew then. But
-    no list is interrupted for that: if shards come one by one, those of the meantime share a list.
+    For `orchestration`, it replaces the informers of an operator, and uses those of the shards.
+    The objects of an acquired shard come with the next lists, so the watches begin again. But no
+    list is interrupted for that: the shards that are acquired during one list share the next list.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Division(coordination.Coordination):
         return self.held.values()
 
     def include(self, shard: shardworks.Shard) -> None:
-        """Let these works take part from the next lists on, which begin soon."""
+        """Let these works take part from the next lists on, which are requested soon."""
         self.held[shard.grant.shard] = shard
         for distributor in self._distributors.values():
             if self._is_for(distributor, shard):
@@ -127,7 +127,7 @@ class Division(coordination.Coordination):
         self.indices.seal()
 
     def _is_for(self, distributor: 'Distributor', shard: shardworks.Shard) -> bool:
-        """Whether there can be objects of the shard which are for more than complete indices."""
+        """Whether the watch can have objects that the shard needs, not only complete indices."""
         served = distributor.served  # admission handlers use the memos of objects
         return bool(
             served.watching or served.spawning or served.changing or served.reconciling
@@ -143,13 +143,13 @@ class Distributor:
         self.served = served
         self._division = division
         self._selected: frozenset[shardworks.Shard] = frozenset()
-        """The shards that the last list was requested for, as far as they are held since then."""
+        """The shards for which the last list was requested, and that are held since then."""
         self._fed: dict[shardworks.Shard, intake.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
         self.is_unlisted = False
         """Whether any shards have begun since the last list was requested."""
         self.relisting_at = math.inf
-        """From when on a next list can be requested; it is not known until this one has ended."""
+        """When the next list may be requested; infinite until the present list has ended."""
         self.listing: int | None = 0
         """How many objects of the first list have come so far; None when the list has ended."""
         self.expected: int | None = None
@@ -165,7 +165,7 @@ class Distributor:
         self.is_unlisted = True
 
     def take_relisting(self, now: float) -> bool:
-        """Whether a new list has to be requested now: once each time."""
+        """Whether to request a new list now. The same list is not requested twice."""
         is_due = self.is_unlisted and self.relisting_at <= now
         self.is_unlisted = self.is_unlisted and not is_due
         return is_due
@@ -181,7 +181,7 @@ class Distributor:
 
     @property
     def screen(self) -> screening.Screen | None:
-        """What recognises the objects of other replicas, if no complete index needs them."""
+        """The function that recognises objects of other replicas; None if an index needs them."""
         is_enough = self._division.partition.is_by_metadata and self._index is None
         return self._screen if is_enough else None
 
@@ -273,7 +273,7 @@ class Distributor:
         """
         Find the informer of the object; those of other shards forget it.
 
-        Works that are ending keep the object, to end what is under way, and to write the outcomes.
+        Works that are ending keep the object, to finish the running handlers and write outcomes.
         """
         if not self._fed:
             return None

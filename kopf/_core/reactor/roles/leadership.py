@@ -4,7 +4,7 @@ The leadership of an operator: it works while it holds its Lease, and stands by 
 A standby watches and indexes, but handles and writes nothing. When it takes over, it knows the
 newest states of all objects, so it lists nothing again. An operator that loses the Lease becomes a
 standby at once: another replica is about to handle the objects. So, its handlers are interrupted,
-and what they have done is not written.
+and their outcomes are not written.
 """
 import asyncio
 import logging
@@ -27,13 +27,13 @@ SETTLING = 0.5
 """
 How long (seconds) to wait before the first handling after the Lease was acquired.
 
-The last writes of the former leader, right before it has released the Lease, must have come by the
-watches. Meanwhile, the watches are continued by new connections: the present ones can have stalled
-without notice, e.g. if the former leader and this operator have been cut off by the same outage.
+The watches must have shown the last writes of the former leader, right before it has released the
+Lease. Meanwhile, new connections continue the watches: the present ones can have stalled without
+notice, e.g. if the same outage has cut off the former leader and this operator.
 """
 
 MIN_AGE = 1.0
-"""How long (seconds) a watch must be open to be continued by a new connection."""
+"""How long (seconds) a watch must have been open before a new connection continues it."""
 
 
 class Leadership(coordination.Coordination, api.Tenure):
@@ -96,7 +96,7 @@ class Leadership(coordination.Coordination, api.Tenure):
         return {'leadership': 'standby' if self._term is None else 'leader'}
 
     def confirm(self) -> None:
-        """Stand by if the term has ended by the clock, though this is not noted yet."""
+        """Stand by if the term has ended by the clock, even if nobody has noticed it yet."""
         if self._term is not None and self._tenure.term != self._term:
             self._stand_by()
 
@@ -104,7 +104,7 @@ class Leadership(coordination.Coordination, api.Tenure):
         """
         Take over and stand by as the election goes, until cancelled.
 
-        :raises switches.LeadershipLostError: at a loss, if it is to be an exit by the settings.
+        :raises switches.LeadershipLostError: at a loss, if the settings say that this is an exit.
         """
         was_leading = False
         while True:
@@ -158,7 +158,7 @@ def verify(settings: configuration.OperatorSettings) -> None:
 
 
 def has_peering(settings: configuration.OperatorSettings) -> bool:
-    """Whether the operator is told to be in a peering, by any of its settings."""
+    """Whether any of the settings asks for a peering."""
     peering = settings.peering
     return not peering.standalone and bool(
         peering.mandatory or peering.priority or peering.name != 'default')

@@ -48,7 +48,7 @@ class Peerings(coordination.Coordination):
         self._paused = False
         """Whether the operator has been paused."""
         self._is_unwatched = False
-        """Whether `select` has told of that: then, the objects are not watched any more."""
+        """Whether `select` has reported the pause, so that the objects are not watched any more."""
         self._client = client
         settings = self._settings = client.settings
         self._clock = clock
@@ -99,7 +99,7 @@ class Peerings(coordination.Coordination):
             await self._leave(gone, deadline)
 
     def _watch(self, key: Key) -> None:
-        """Begin the watch; or replace it: it brings nothing any more, though it is not closed."""
+        """Begin the watch; or replace it, if it is stalled: open, but without any news."""
         if key in self._watches:
             self._set.start(
                 key, self._watches[key].watch, name="watching of {} in {!r}".format(*key))
@@ -119,7 +119,7 @@ class Peerings(coordination.Coordination):
         """
         Select the namespaces that can be served now; None if the operator is paused.
 
-        A namespace is not served until it is known which peers are there: some may have priority.
+        A namespace is not served until its peers are known: some may have a higher priority.
 
         :raises LoginError: the only error that memberships do not handle themselves.
         """
@@ -166,7 +166,7 @@ class Peerings(coordination.Coordination):
 
     def confirm(self) -> None:
         """
-        Pause the operator if its own record has expired, though the timer for that is late.
+        Pause the operator if its own record has expired, even if the timer for that is late.
 
         The timer is late e.g. after the process was suspended or the event loop was blocked. By
         then, other operators may have taken over.
@@ -185,7 +185,7 @@ class Peerings(coordination.Coordination):
         await self._leave(watches, deadline, is_released=is_released)
 
     def _note_change(self, key: Key) -> None:
-        """Pause at once if the peers require that; all else is for the next `select`."""
+        """Pause at once if the peers require that. The next `select` does everything else."""
         if key not in self._watches:
             return
         self._sound_until = 0.0
@@ -201,7 +201,7 @@ class Peerings(coordination.Coordination):
 
     async def _rest(self) -> None:
         """
-        Wait until nothing is under way, and write that into the records for the other operators.
+        Wait until nothing is under way, and let the own records tell the other operators about it.
         """
         await self._whole.rest()
         self._idle = True

@@ -2,8 +2,8 @@
 The sharding of an operator: it handles the objects of the shards that it holds.
 
 The thread that keeps the Leases acquires and loses shards at any time. Here, the works of the
-shards begin and end accordingly. A shard that is to be released is given away only after its works
-have ended. A shard that comes back waits until its former works have ended.
+shards begin and end accordingly. To release a shard, its works end first; then, the thread gives
+the shard away. A shard that comes back waits until its former works have ended.
 """
 import asyncio
 import contextvars
@@ -40,7 +40,7 @@ class Sharding(divisions.Division):
         """
         Make the instance when the credentials are known. The settings must have a count of shards.
 
-        ``parts`` are what only one replica may do: that which holds the first shard. They begin as
+        ``parts`` work only in one replica: the one that holds the first shard. They begin as
         standbys.
 
         :raises SettingsError: if the settings contradict each other, or if there is no namespace.
@@ -57,11 +57,11 @@ class Sharding(divisions.Division):
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._ending: dict[holdings.Grant, tuple[shardworks.Shard, asyncio.Task[None]]] = {}
-        """The works that are being ended, or whose shards are not given away yet."""
+        """The works that are ending, or whose shards are not given away yet."""
         self._own = holdings.Holdings(tenures.Tenure(clocks.choose(tenures.read_clock)))
         self._parts = parts
         self._first: shardworks.Shard | None = None
-        """The works of the first shard, if it is held: the parts have taken over for it."""
+        """The works of the first shard, if it is held: then, the parts have taken over."""
         self._outpost = outposts.Outpost(
             name='kopf-sharding', settings=settings, vault=vault,
             assign=lambda client: participations.Participation(
@@ -176,7 +176,7 @@ class Sharding(divisions.Division):
 
 
 async def _hurry(item: shardworks.Shard, ending: asyncio.Task[None], patience: float) -> None:
-    """Wait for works that are being ended already, but not longer than this (seconds)."""
+    """Wait for works that are ending already, but not longer than ``patience`` (seconds)."""
     await asyncio.wait([ending], timeout=patience)
     if not ending.done():
         await item.finish(0)

@@ -1,8 +1,8 @@
 """
 Shards that are held, each with the works for its objects.
 
-The works begin when the shard is acquired. They end when it is released, as an operator that exits;
-or when it is lost, as an operator that loses its Lease. All their writes are checked by the clock.
+The works begin when the shard is acquired. If the shard is released, they end like an operator that
+exits; if it is lost, like an operator that loses its Lease. The clock is checked at all writes.
 """
 import asyncio
 import dataclasses
@@ -24,8 +24,8 @@ class Shard(works.Works, api.Tenure):
     """
     The works of one shard while it is held, and the permission to write about its objects.
 
-    The objects are put only into the indices by shards here. They are put into the complete ones
-    elsewhere, together with those of all other shards.
+    These works put their objects only into the sharded indices. `divisions` puts the objects of all
+    shards into the complete indices.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Shard(works.Works, api.Tenure):
                 f"any more.")
 
     def confirm(self) -> None:
-        """Stop handling at once if the shard is lost by the clock, though it is not noted yet."""
+        """Stop handling at once if the shard is lost by the clock, even if nobody has noticed."""
         if not self._is_lost and not self._own.covers(self.grant):
             self._is_lost = True
             self.stand_by()
@@ -77,7 +77,7 @@ class Shard(works.Works, api.Tenure):
             patience=patience)
 
     async def release(self, patience: float) -> None:
-        """End all work as `finish` does, and wait for all daemons, too, however long it takes."""
+        """End all work as `finish` does, and also wait for all daemons, however long it takes."""
         await self.finish(patience)
         await self.spawner.rest()
         self._retire()

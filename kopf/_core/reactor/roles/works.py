@@ -1,5 +1,5 @@
 """
-Works: all that handles objects, from the informers to the daemons.
+Works: everything that handles objects, from the informers to the daemons.
 """
 from collections.abc import Callable
 
@@ -31,9 +31,9 @@ class Works:
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        Only the indices that it ``fills`` get the objects here; ``await_indexing`` waits for all
-        others. With ``only_indexing``, no other handlers are called. ``on_listed`` is called after
-        each complete list.
+        These works put objects only into the indices for which ``fills`` is true; for all others,
+        ``await_indexing`` waits. With ``only_indexing``, no other handlers are called.
+        ``on_listed`` is called after each complete list.
         """
         env.enter()
         alarms = wakeups.Wakeups()
@@ -48,7 +48,7 @@ class Works:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any object is being handled; read by other threads, too."""
+        """Whether any object is being handled. Other threads also read it."""
         return self.queue.size > 0
 
     def pause(self) -> None:
@@ -81,7 +81,7 @@ class Works:
             patience: float | None = None,
     ) -> None:
         """
-        End all work by the deadline (a time of the event loop). Threads are waited for.
+        End all work by the deadline (a time of the event loop), but wait for threads of handlers.
 
         ``patience`` is how long (seconds) the handlers have; by default, as at an exit. Daemons in
         threads that do not stop are left behind.

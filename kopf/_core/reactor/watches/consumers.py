@@ -35,19 +35,19 @@ class Informers(Protocol):
 
 
 class Consumer:
-    """What the watches are for. By default, everything is watched all the time."""
+    """The consumer of the watches. By default, everything is watched all the time."""
     informers: Informers
     """What takes the objects of all watches."""
 
     groups: Collection[str] = ()
-    """The API groups whose resources have to be discovered for the consumer itself."""
+    """The API groups whose resources the consumer itself needs: these are also discovered."""
 
     def __init__(self) -> None:
         self.woken = asyncio.Event()
-        """Set whenever something else is to be watched, or to be listed anew."""
+        """Set when the orchestration must watch something else, or list something again."""
 
     async def settle(self) -> None:
-        """Wait until it is known what to watch at first."""
+        """Wait until the consumer knows what to watch at first."""
 
     async def adjust(
             self,
@@ -63,7 +63,7 @@ class Consumer:
         return namespaces
 
     def take_relisting(self) -> Collection[Key]:
-        """What has to be listed anew now: once each time."""
+        """Say what to list again now. The same list is not requested twice."""
         return ()
 
     def is_idle(self, key: Key) -> bool:

@@ -35,7 +35,7 @@ async def wait(
     """
     Wait until the API server converts the objects, or until it has nothing to convert.
 
-    Without the permission to read the definition, it is assumed that it does.
+    Without the permission to read the definition, assume that it does.
     """
     streak = streaks.Streak(
         f"Reading of the definition of {converter.name}", settings=settings, logger=logger)

@@ -20,7 +20,7 @@ PATIENCE = 0.5
 """How long (seconds) nothing is shown on a terminal: most lists are quicker."""
 
 REFRESH = 0.2
-"""How often (seconds) the line on a terminal is shown anew."""
+"""How often (seconds) the line on a terminal is updated."""
 
 BAR = 24
 """The length of the bar on a terminal, in characters."""

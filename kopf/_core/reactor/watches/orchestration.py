@@ -90,7 +90,7 @@ class Orchestration:
         self._insights = insights
         self._logger = logger
         self._woken = consumer.woken
-        """Set when any task has ended, too."""
+        """Also set when any task has ended."""
         self._observers: list[asyncio.Task[None]] = []
         self._watches = watchsets.WatchSet[Key](self._woken.set)
         self._owned = owned.OwnedWatches(hub, client=client, on_end=self._woken.set)
@@ -142,7 +142,7 @@ class Orchestration:
                         await self._pause()
                     else:
                         await self.adjust(resources, served)
-                        # Others than the served ones are there, too, if their peers are not known.
+                        # More namespaces than the served ones exist if some peers are not known.
                         consumer.informers.forget_except(insights.namespaces)
                         self._announce(served)
                         if served == known:
@@ -164,7 +164,7 @@ class Orchestration:
 
     def diagnose(self, now: float) -> str | None:
         """
-        Describe what is not watched though it should be, for the health checks; None if all is.
+        Describe for the health checks what should be watched, but is not; None if all is watched.
         """
         if any(task.cancelled() for task in self._observers):
             return "the resources or the namespaces of the cluster are not observed."

@@ -77,7 +77,7 @@ class OwnedWatches:
             used: registries.Watched,
             namespaces: Collection[references.Namespace],
     ) -> Collection[Key]:
-        """Find what is to be watched."""
+        """Find what the reconcilers need to watch."""
         labels: dict[references.Resource, set[str]] = {}
         for handler, resources in owned.items():
             label = self._hub.store.register(self._hub.get_manager(handler))

@@ -18,9 +18,10 @@ Standing = memberships.Standing
 
 DOUBTS = (1.0, 1.0, 1.0)
 """
-Pauses (seconds) before a watch is tried again that is forbidden at the start.
+Pauses (seconds) before the next attempt if the watch is forbidden at the start.
 
-It can be for a moment only. If the operator worked alone at once, it would work beside the others.
+It can be forbidden for a moment only. If the operator began to work alone at once, it would work
+beside the others.
 """
 
 
@@ -41,8 +42,7 @@ class PeeringWatch(watching.Sink):
             on_synced: Callable[[], None],
     ) -> None:
         """
-        ``join`` makes the memberships. ``on_synced`` is called when it is known which ones there
-        are at first.
+        ``join`` makes the memberships. ``on_synced`` is called when all first ones are known.
         """
         self.namespace = namespace
         self.memberships: dict[references.Namespace, memberships.Membership] = {}
@@ -91,7 +91,7 @@ class PeeringWatch(watching.Sink):
 
     def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         # The object is nested too deeply to be parsed in full. The records of operators are not
-        # that deep: what is there of the body has them. Of a damaged object, nothing is there.
+        # that deep: the parsed part of the body has them. Of a damaged object, nothing is parsed.
         if 'status' not in body and type != 'DELETED':
             self._listed.add(self._get_place(body))
         elif type is None:

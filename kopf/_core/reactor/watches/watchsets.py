@@ -45,7 +45,7 @@ class WatchSet(Generic[K]):
         """The restarts of the forgotten watches, by their resources."""
 
     def __contains__(self, key: K) -> bool:
-        """Whether this was started and not stopped."""
+        """Whether this watch was started, and not stopped."""
         return key in self._tasks
 
     def start(self, key: K, watch: Watch, *, name: str) -> None:
@@ -71,7 +71,7 @@ class WatchSet(Generic[K]):
         await self.stop([*self._tasks])
 
     def forget(self, keys: Collection[K]) -> None:
-        """Forget what was known of these watches: there will be others with their keys, or none."""
+        """Forget what is known of these watches: other watches can get their keys."""
         for key in keys:
             if (pulse := self._pulses.pop(key, None)) is not None:
                 self._past[key[0]] += pulse.restarts
