@@ -152,8 +152,8 @@ if TYPE_CHECKING:
     from kopf._kits.webhooks.services import WebhookServiceServer
     from kopf._kits.webhooks.tunnels import WebhookAutoTunnel, WebhookNgrokTunnel
 
-# Operators need these when they run, but not when their handlers are declared, tested, or typed;
-# and these are the biggest part of all the imports.
+# Operators need these names when they run, but not when their handlers are declared, tested, or
+# typed; and their modules are the biggest part of all imports.
 _LAZY = {name: module for module, names in {
     'kopf._cogs.logins.kubeconfigs': ['login_with_kubeconfig'],
     'kopf._cogs.logins.piggybacking': [

@@ -657,8 +657,8 @@ def convert(
     :param lossless: whether to keep what the other version cannot express, in an annotation, and to
         restore it on the way back. Default: yes.
     :param registry: the `kopf.OperatorRegistry` for the function. Default: the default registry.
-    :raises DeclarationError: if a name is none, if the conversion is registered already, or if the
-        function is async.
+    :raises DeclarationError: if ``resource`` is no name of a definition, if both versions are the
+        same, if the conversion is registered already, or if the function is async.
     """
     from kopf._kits.conversion import declaring  # only if it is used
     return declaring.declare(resource, old, new, lossless=lossless, registry=registry)
@@ -693,7 +693,7 @@ def resume(
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
     """
-    Register a handler of objects that existed, and were handled, before the operator started.
+    Register a handler of objects that existed before the operator started.
 
     Kopf calls the handler once for each such object in the lifetime of the operator, apart from
     retries. If there is also a creation or an update to handle, Kopf calls the resuming handlers
@@ -1505,7 +1505,7 @@ def reconcile(
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ReconcilingFnT], ReconcilingFnT]:
     """
-    Register a function that says which owned resources of an object there should be.
+    Register a function that returns the desired owned resources of an object.
 
     The function returns or yields manifests. Kopf creates, changes, and deletes the owned resources
     accordingly, by server-side apply. Kopf calls the function for each object after the start, and
@@ -1533,7 +1533,7 @@ def reconcile(
     :param after: the externals of the same objects whose keys the function needs: it is called when
         they are known, and again when they or their fields in the status change. Default: none.
     :param interval: how often, in seconds, to call the function even if nothing has changed. It
-        varies by a tenth, so that objects are not handled all at once. Default: never.
+        varies by a tenth, so that not all objects are handled at once. Default: never.
     :param prune: whether to delete the owned resources that the function does not return any more.
         Default: yes.
     :param recreate: whether to delete an owned resource that cannot be changed in place, so that
@@ -1616,9 +1616,9 @@ def subhandler(
     """
     Register a sub-handler of the handler that runs at the moment.
 
-    Kopf calls the parent handler again for each attempt of its sub-handlers, until all of them have
-    finished. The parent must register the same sub-handlers in each call. Their ids begin with the
-    id of the parent.
+    Kopf calls the parent handler again whenever some of its sub-handlers are due again, until all
+    of them have finished. The parent must register the same sub-handlers in each call. Their ids
+    begin with the id of the parent.
 
     ::
 
@@ -1720,10 +1720,9 @@ def register(
     :param when: a function that gets the arguments of the handler as keyword arguments, and returns
         whether to call the handler. Default: no filter.
     :returns: the function.
-    :raises TypeError: for an option of a wrong type; for ``value``, ``old``, or ``new`` without
-        ``field``.
-    :raises ValueError: for `None` as a criterion for a label or an annotation; for a field that is
-        neither a string nor strings; for a callable without a name, if there is no ``id``.
+    :raises TypeError: for an option of a wrong type.
+    :raises ValueError: for `None` as a criterion for a label or an annotation; for a callable
+        without a name, if there is no ``id``.
     :raises LookupError: outside of a handler of changes.
     """
     return subhandler(
@@ -1747,8 +1746,8 @@ def _declare(
     """
     Make the decorator that registers handlers of this type.
 
-    ``given`` are the arguments of the public function, which are named as the options of the
-    handler; ``fixed`` are its other options.
+    ``given`` are the arguments of the public function, which have the names of the options of the
+    handler; ``fixed`` are the other options of the handler.
     """
     options = {**given, **fixed}
     id_, registry, path = options.pop('id'), options.pop('registry'), None

@@ -134,6 +134,12 @@ NESTED: Texts = {
     'raises TypeError': "for an option of a wrong type; for ``value``, ``old``, or ``new`` without "
                         "``field``.",
 }
+REGISTERED: Texts = {
+    **NESTED,
+    'raises TypeError': "for an option of a wrong type.",
+    'raises ValueError': "for `None` as a criterion for a label or an annotation; for a callable "
+                         "without a name, if there is no ``id``.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +170,8 @@ RULES = [
         'reconcile: backoff'),
     *on(CHANGED, 'update: field', 'field: field'),
     *on(RUNNING, 'daemon', 'timer'),
-    *on(NESTED, 'subhandler', 'register'),
+    *on(NESTED, 'subhandler'),
+    *on(REGISTERED, 'register'),
     Rule('kopf/_kits/external/declaring.py', 'external', SHARED, frozenset({
         'param id', 'param timeout', 'param backoff', 'raises TypeError', 'raises ValueError'})),
     Rule('kopf/_kits/running.py', 'spawn_tasks', 'operator', frozenset({

@@ -72,7 +72,7 @@ async def connect(
         vault: vaults.Vault | None,
 ) -> AsyncIterator[tuple[api.Client, credentials.Credentials]]:
     """
-    Log in with the vault, or else by the login handlers of the registry.
+    Log in with the vault, or else with the login handlers of the registry.
 
     :raises LoginError: if there are no credentials.
     """
@@ -92,7 +92,7 @@ def prepare_login(
         registry: registries.OperatorRegistry,
         settings: configuration.OperatorSettings,
 ) -> None:
-    """Make the vault log in by the login handlers of the registry, if it needs credentials."""
+    """Make the vault log in with the login handlers of the registry, if it needs credentials."""
     authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
         registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
         context=execution.Context(
@@ -128,7 +128,7 @@ async def find_namespaces(
         patterns: Collection[references.NamespacePattern],
 ) -> Sequence[references.Namespace]:
     """
-    Find the namespaces that match any of the patterns; clusterwide, only None: the whole cluster.
+    Find the namespaces that match any of the patterns. If ``clusterwide``, the only one is None.
 
     :raises CommandError: if there are none.
     """

@@ -1,5 +1,5 @@
 """
-The command ``kopf explain``: read an object, and explain it by the handlers of an operator.
+The command ``kopf explain``: read an object, and explain what the handlers of an operator do to it.
 """
 import contextlib
 import functools

@@ -92,7 +92,7 @@ class Explanation:
     """
     progress: list[Progress]
     finalizers: dict[str, str]
-    """The finalizers of the object, each with who needs it."""
+    """The finalizers of the object, each with what needs it."""
     handlers: list[Verdict]
     next: str
     """What the operator does next."""
@@ -143,9 +143,9 @@ def explain(
     """
     Explain an object of a resource.
 
-    ``resources`` are all resources of the cluster, among which the names of resources can be
-    ambiguous. ``registry`` has the handlers of the operator. ``is_configured`` is whether the
-    startup handlers have been called, which can change the settings.
+    ``resources`` are all resources of the cluster, as their names can be ambiguous. ``registry``
+    has the handlers of the operator. ``is_configured`` is whether the startup handlers, which can
+    change the settings, have been called.
     """
     binding = registries.resolve(registry, {*resources, resource})
     foreign = FOREIGN_FINALIZER if is_configured or not registry.get_activity_handlers(
@@ -179,7 +179,7 @@ class _Explainer:
             handler: mismatches.find(handler, self._make_cause(handler))
             for handler in [*self._served.spawning, *self._served.reconciling,
                             *self._served.watching, *self._served.indexing]}
-        """The handlers of states, and why they are not called."""
+        """The handlers that do not handle changes, and why they do not match; None if they do."""
         pause = pauses.find(self._raw, self._settings.pausing.annotation)
         self._pause = None if pause is None or pause.is_over(self._now.wall) else pause
         self._spawned = [
@@ -347,7 +347,7 @@ class _Explainer:
                 yield _make_verdict(other, False, self._explain_absence(other))
 
     def _describe_external(self, handler: handlers.ExternalHandler) -> str:
-        """Describe what the object has in an external system."""
+        """Describe the thing that the object has in an external system."""
         from kopf._kits.external import records  # only if there is any
         try:
             record = (records.read(self._raw, handler.id)

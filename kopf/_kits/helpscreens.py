@@ -115,7 +115,7 @@ def hand_over(ctx: click.Context, *, without: Container[str]) -> list[str]:
     """
     Restore the arguments of the command for child processes, without some of the options.
 
-    The child processes get the other values by the environment. So the variables of the options
+    The child processes get the other values from the environment. So the variables of the options
     that are left out are removed from the environment.
     """
     for param in ctx.command.params:
@@ -131,7 +131,7 @@ def restore(
         without: Container[str],
         sources: Container[ParameterSource | None] = GIVEN,
 ) -> list[str]:
-    """Restore the arguments of the command, as they were given in these ways, without some."""
+    """Restore the arguments that the user has given in these ways, except for some of them."""
     return [
         arg for param in ctx.command.params
         if param.name and param.name not in without

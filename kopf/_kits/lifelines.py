@@ -1,8 +1,8 @@
 """
 Lifelines: a child process learns from a pipe that the process which has started it is gone.
 
-Only the parent holds the writing end, so the pipe is closed at the end of the parent, also if the
-parent is killed and can tell nobody.
+Only the parent holds the writing end, so the pipe is closed at the end of the parent, even if the
+parent is killed.
 """
 import atexit
 import os
@@ -19,7 +19,7 @@ VARIABLE = 'KOPF_LIFELINE'
 
 
 class Lifeline:
-    """The end of the parent. It is held until the end of the process, or until it is closed."""
+    """The parent's end of the pipe. It stays open until `close`, or until the process ends."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
@@ -28,10 +28,10 @@ class Lifeline:
             self, args: Sequence[str], env: Mapping[str, str] = os.environ,
     ) -> 'subprocess.Popen[bytes]':
         """
-        Start ``kopf`` with these arguments. It stops when this process is gone.
+        Start ``kopf`` with these arguments in a child process. It stops when this process is gone.
 
-        The terminal's Ctrl+C is blocked in it until it follows the lifeline: it would interrupt
-        the imports. Whoever starts it passes the signal on as SIGTERM.
+        Until the child process follows the lifeline, the terminal's Ctrl+C is blocked there: it
+        would interrupt the imports. The caller must forward the signal to it as SIGTERM.
         """
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
@@ -50,8 +50,8 @@ def get_exit_code(process: 'subprocess.Popen[bytes]', *, is_stopped: bool) -> in
     """
     Get the exit code of an ended process as shells show it.
 
-    Operators handle SIGTERM. If it has killed a process that is told to stop, the operator had not
-    begun yet, so nothing has failed.
+    Operators handle SIGTERM. If the signal has killed a process that should stop, the operator had
+    not begun yet, so nothing has failed.
     """
     code: int = process.returncode
     if is_stopped and code == -signal.SIGTERM:
@@ -61,9 +61,9 @@ def get_exit_code(process: 'subprocess.Popen[bytes]', *, is_stopped: bool) -> in
 
 def follow() -> None:
     """
-    Stop this process as by SIGTERM when its parent is gone, if the parent holds a lifeline.
+    Stop this process as SIGTERM does when its parent is gone, if the parent holds a lifeline.
 
-    Until the operator handles signals, Ctrl+C does nothing: the parent sends SIGTERM then.
+    Until the operator handles signals, Ctrl+C does nothing here: the parent sends SIGTERM instead.
     """
     reading = os.environ.pop(VARIABLE, None)
     if reading is not None:

@@ -1,8 +1,8 @@
 """
 Mismatches: why a handler does not match an object, in words.
 
-The verdicts are those of `filters`, which decides without words, since it is called for each state
-of each object.
+`filters` decides, but without words, since it is called for each state of each object. This module
+finds the words for its results.
 """
 from collections.abc import Mapping
 from typing import Any

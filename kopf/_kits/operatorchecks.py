@@ -18,7 +18,7 @@ DETAILS = ('operations', 'owns', 'subresource', 'field', 'value', 'old', 'new', 
 """The filters and limits of handlers, in the order in which they are shown."""
 
 DEFAULTS = (('owns', ()), ('prune', True), ('recreate', False), ('conditions', False))
-"""What is not shown, as handlers have it if nothing else is said."""
+"""The defaults of the options of handlers, which are not shown."""
 
 
 PROTOCOLS: Mapping[type[handlers.Handler], Any] = {
@@ -132,7 +132,7 @@ def _find_faults_of_filters(handler: handlers.ResourceHandler) -> Iterator[str]:
 
 
 def _find_faults_of_status(handler: handlers.ResourceHandler) -> Iterator[str]:
-    """Find what Kopf writes into the status of a declared kind, and its class lacks."""
+    """Find fields that Kopf writes into the status of a declared kind, but that its class lacks."""
     if handler.declared is None:
         return
     is_reporting = getattr(handler, 'conditions', False) or getattr(handler, 'protects', None)

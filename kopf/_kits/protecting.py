@@ -16,9 +16,10 @@ def protected(
     """
     Protect objects from their deletion as long as a field of them is true.
 
-    The deletion is refused by an admission webhook, with a message that says what to do. If it was
-    not, e.g. because the operator was down, the object has a finalizer: its deletion waits, with
-    the condition ``Protected``, and no handlers are called for it, until the field is false.
+    An admission webhook refuses the deletion, with a message that says what to do. If the webhook
+    could not refuse it, e.g. because the operator was down, the object has a finalizer: until the
+    field is false, the deletion waits, the object has the condition ``Protected``, and Kopf calls
+    no handlers for it.
 
     ::
 

@@ -81,7 +81,7 @@ def list_(
         kind: Any, *, namespace: Any = None, labels: Mapping[str, str] | None = None,
 ) -> Application[list[Any]]:
     """
-    Read all objects of a kind, in the same way as by `kopf.get`.
+    Read all objects of a kind, in the same way as `kopf.get`.
 
     ::
 

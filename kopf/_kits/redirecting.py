@@ -1,8 +1,8 @@
 """
-Redirecting: lets the clients that authors use find a sandbox, not the cluster.
+Redirecting: lets the client libraries that authors use find a sandbox instead of the cluster.
 
-Many authors load the kubeconfig and make a client when their file is imported, so before the
-sandbox starts, which depends on what is declared there. But it is known where the sandbox will be.
+Many authors load the kubeconfig and make a client when their file is imported. The sandbox starts
+after the import, as it depends on what the file declares. So its address is reserved before.
 """
 import contextlib
 import dataclasses
@@ -22,8 +22,8 @@ from kopf._cogs.logins import kubeconfigs
 @dataclasses.dataclass(frozen=True)
 class Place:
     """
-    Where a sandbox will be. The kubeconfig stays the same file: some clients remember it. The token
-    is that of the clients that are made before.
+    The reserved place of a sandbox. The kubeconfig stays the same file: some clients remember it.
+    The ``token`` is for clients that are made before the sandbox starts.
     """
     socket: socket.socket
     kubeconfig: pathlib.Path
@@ -42,7 +42,7 @@ def reserve(kubeconfig: pathlib.Path | None = None) -> Iterator[Place]:
 
 
 def make_kubeconfig(cluster: Mapping[str, Any], token: str) -> str:
-    """Make a kubeconfig for one cluster, which is given as there, with one token."""
+    """Make a kubeconfig with one token, for one cluster in the format of kubeconfigs."""
     context = {'cluster': 'local', 'user': 'admin', 'namespace': 'default'}
     return yaml.safe_dump({
         'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
@@ -53,7 +53,7 @@ def make_kubeconfig(cluster: Mapping[str, Any], token: str) -> str:
 
 @contextlib.contextmanager
 def expect(place: Place) -> Iterator[None]:
-    """Let the clients that are made in the block find the sandbox that will start at the place."""
+    """Let the clients that are made in the block find the sandbox that starts there later."""
     host, port = place.socket.getsockname()
     place.kubeconfig.write_text(
         make_kubeconfig({'server': f'http://{host}:{port}'}, place.token), 'utf-8')
@@ -69,7 +69,7 @@ def expect(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fill_in() -> Iterator[None]:
-    """Where there is no cluster, as in CI, let clients be made in the block nevertheless."""
+    """Let authors make clients in the block even if there is no cluster, as in CI."""
     if 'KUBERNETES_SERVICE_HOST' in os.environ or kubeconfigs.find_files():
         yield
     else:

@@ -28,7 +28,7 @@ from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import apis, sandboxthreads
 
 SHARED = 'KOPF_SHARED_SANDBOX'
-"""The environment variable that tells child processes of the sandbox: its kubeconfig."""
+"""The environment variable with the kubeconfig of the sandbox, for child processes."""
 
 
 def serve(
@@ -72,11 +72,11 @@ def accompany(
     Run a sandbox in a thread for the block, and yield its credentials.
 
     During the block, the clients that handlers use find only the sandbox, by ``$KUBECONFIG``.
-    The login handlers of the ``registry`` are those for the current context of the upstream;
-    its ``namespaces`` are those that are there if its user may not list them. If the operator
-    is ``confined`` (its registry, settings, and namespaces), the credentials have only the
-    rights that it needs; at the end, it is printed what was refused, and what was not used.
-    The ``place`` is where the clients expect the sandbox that are made already. Default: any.
+    The login handlers of the ``registry`` log in to the current context of the upstream. The
+    ``namespaces`` of the upstream matter if its user may not list them. If an operator is
+    ``confined`` (given by its registry, settings, and namespaces), the credentials have only
+    the rights that it needs; at the end, refused requests and unused rights are printed.
+    Clients that are made already expect the sandbox at the ``place``. Default: any place.
     """
     parsed = _parse(fault)
     with contextlib.ExitStack() as stack:
@@ -124,8 +124,8 @@ def _confine(
 
 def join() -> vaults.Vault:
     """
-    Get the credentials of the sandbox that the process serves which has started this one, e.g. for
-    ``--reload`` or ``--processes``. So login handlers and service accounts do not lead elsewhere.
+    Get the credentials of the sandbox of the parent process, e.g. for ``--reload`` or
+    ``--processes``. So login handlers and service accounts do not lead elsewhere.
 
     The definitions of the typed kinds of this process are applied. Those that users have loaded
     from files, or have applied, stay as they are.

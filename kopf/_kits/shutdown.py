@@ -1,8 +1,8 @@
 """
 The shutdown of an operator: what starts it, what it waits for, and how it is enforced.
 
-The shutdown is started by a signal (SIGINT, SIGTERM), by the stop flag, or by the cancellation of
-the operator's tasks. Only a shutdown by a signal has a time limit: after
+A signal (SIGINT, SIGTERM), the stop flag, or the cancellation of the operator's tasks starts the
+shutdown. Only a shutdown by a signal has a time limit: after
 ``settings.process.ultimate_exiting_timeout``, the process exits at once, whatever still runs.
 """
 import _thread
@@ -28,7 +28,7 @@ logger = logging.getLogger('kopf._core.reactor.running')
 
 HUNG_TASKS_TIMEOUT = 5.0
 """
-How long (seconds) the tasks that were started by handlers have to end when the operator exits.
+How long (seconds) the tasks that handlers have started have to end when the operator exits.
 """
 
 IMPATIENCE = 0.5
@@ -212,7 +212,7 @@ async def finish_tasks(
         timeout: float = HUNG_TASKS_TIMEOUT,
 ) -> None:
     """
-    Wait until all tasks of the event loop have ended, except for the ignored ones and the current.
+    Wait until all tasks of the event loop have ended, except the ignored ones and the current one.
 
     After the timeout, the tasks are cancelled, and so are the tasks that they start then.
     """

@@ -8,7 +8,7 @@ VARIABLE = 'KOPF_SIBLINGS'
 
 
 def make_environment(number: int) -> Mapping[str, str]:
-    """Make the environment of each of so many processes."""
+    """Make the environment of each process, if there is this number of processes."""
     return {**os.environ, VARIABLE: str(number - 1)}
 
 

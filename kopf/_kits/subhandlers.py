@@ -1,5 +1,5 @@
 """
-Sub-handlers that a handler executes by itself, before it goes on.
+Sub-handlers that a handler executes itself, in the middle of its code.
 """
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ async def execute(
     after the handler.
 
     At most one of ``fns``, ``handlers``, and ``registry`` specifies the sub-handlers. Default:
-    those that the handler has registered by `kopf.subhandler` and `kopf.register`.
+    those that the handler has registered with `kopf.subhandler` and `kopf.register`.
 
     ::
 

@@ -36,9 +36,9 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     them can start them again. The exit code is that of the process which has ended first. If the
     parent process is killed, its processes stop by themselves.
 
-    ``served`` are the URLs at which the processes serve something, by their options. The ports of
-    the first process are these; those of the next ones are higher by 1 each. But the health checks
-    at the URL itself are of all processes, and those of the first process are at the next port.
+    ``served`` are the URLs at which the processes serve something, by their options. The first
+    process uses their ports; each next process uses the next port. But the URL of the health checks
+    is for all processes together, so there the first process uses the next port.
 
     :raises endpoints.EndpointError: if the health checks cannot be served.
     """
