@@ -1,4 +1,7 @@
-"""The linter of the prose finds the terms that the documentation avoids, but not in code."""
+"""
+The linter of the prose finds the terms that the documentation avoids, and clumsy habits in
+docstrings and comments, but neither in code.
+"""
 import importlib.util
 import pathlib
 
@@ -19,6 +22,17 @@ def lint(tmp_path, monkeypatch):
 
     monkeypatch.setattr(prose, 'ROOT', tmp_path)
     prose.register()
+    return fn
+
+
+@pytest.fixture()
+def lint_module(tmp_path, monkeypatch):
+    def fn(text):
+        path = tmp_path / 'module.py'
+        path.write_text(text)
+        return list(prose.lint_module(path))
+
+    monkeypatch.setattr(prose, 'ROOT', tmp_path)
     return fn
 
 
@@ -91,3 +105,35 @@ def test_examples_are_linted_by_their_first_paragraph(lint):
 
 def test_terms_say_what_to_write_instead():
     assert all(prose.TERMS.values())
+
+
+@pytest.mark.parametrize('text, position', [
+    ('"""\nThe module.\n\nOthers write it, too.\n"""\n', '4:16'),
+    ('def fn():\n    """Others write it too."""\n', '2:23'),
+    ('class Some:\n    value = 1\n    r"""Others\n    write it also."""\n', '4:14'),
+    ('x = 1\n# Others\n# write it, too.\ny = 2\n', '3:11'),
+    ('x = 1  # others write it, too\ny = 2\n', '1:25'),
+    ('# Say what is to be done.\n', '1:12'),
+    ('def fn(a,\n       b):  # it has to be b\n    """Do."""\n', '2:18'),
+])
+def test_clumsy_docstrings_and_comments_are_found_in_their_places(lint_module, text, position):
+    line, = lint_module(text)
+    assert line.startswith(f"module.py:{position}: ")
+
+
+@pytest.mark.parametrize('text', [
+    "print('Others write it, too.')\n",
+    "x = (\n    'Others write it, too.'\n)\n",
+    "x = 1  # others write `, too.` as well\n",
+    '"""Run ``fn(x, too)``: `, too.`"""\n',
+    '"""The children are told: too many of them wait."""\n',
+    "x = '# others, too'\n",
+])
+def test_code_and_strings_of_modules_are_left_out(lint_module, text):
+    assert lint_module(text) == []
+
+
+def test_all_modules_are_linted():
+    modules = {path for pattern in prose.MODULES for path in prose.ROOT.glob(pattern)}
+    assert ROOT / 'kopf' / 'on.py' in modules
+    assert ROOT / 'kopf' / '_core' / 'path' / 'turns.py' in modules
