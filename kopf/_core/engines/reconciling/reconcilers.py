@@ -458,7 +458,7 @@ class Reconcilers(Member):
     async def _apply_patch(
             self, raw: bodies.RawBody, patch: patches.Patch, target: application.Target,
     ) -> bodies.RawBody | None:
-        """Apply the patch of a handler, unless it would change nothing, as it is known."""
+        """Apply the patch of a handler, unless it is known to change nothing."""
         if application.is_in_place(raw, patch):
             return raw
         version, digest = raw['metadata'].get('resourceVersion'), hash(repr(dict(patch)))

@@ -14,7 +14,7 @@ MAX_LIST_SHARE = 0.8
 """The longest pause between two lists, as a part of the time from the deadline to the duration."""
 
 CROWD = 10
-"""More members than this list less often: all together, they make no more requests."""
+"""With more members, each lists less often, so that together they make no more requests."""
 
 
 @dataclasses.dataclass(frozen=True)
