@@ -245,9 +245,7 @@ class Operator:
             finally:  # even if the shutdown is interrupted
                 await self.client.close()
 
-    def _take_role(
-            self, admission: admitting.Admission, hub: Hub,
-    ) -> coordination.Coordination:
+    def _take_role(self, admission: admitting.Admission, hub: Hub) -> coordination.Coordination:
         """Make the works that handle objects, and begin the coordination with other operators."""
         if self.settings.sharding.count is not None:
             from kopf._core.reactor.roles import sharding  # only if it is used

@@ -87,7 +87,7 @@ def compare_finalizers(base: Obj, local: Obj) -> Iterator[str]:
 def compare(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
     """
     Compare field by field; the items of lists by their names, or else by their places. The order of
-    items with names is a field, too: containers start in it, and any order in a template makes
+    items with names is also a field: containers start in it, and any order in a template makes
     other pods. In the metadata and the status, it means nothing.
     """
     pairs = None if old == new else _pair(old, new)

@@ -270,7 +270,7 @@ def _find(
     found = [
         handler for handler in _iter_declared(registry)
         if _has_function(handler, fn) and (reason is None or _can_be(handler, reason))]
-    for handler in found:  # others can be called for this reason, too
+    for handler in found:  # others can have this reason
         if isinstance(handler, handlers.ResourceHandler) and (
                 decorators.name_decorator(handler) == reason):
             return handler

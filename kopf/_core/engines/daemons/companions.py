@@ -491,9 +491,7 @@ class Companion:
                 self.companions.host.take_over(newest)
         return True
 
-    async def _back_off(
-            self, e: Exception, throttler: throttlers.Throttler, logger: Any,
-    ) -> bool:
+    async def _back_off(self, e: Exception, throttler: throttlers.Throttler, logger: Any) -> bool:
         """Wait after an error of the API; return false if there is no next attempt."""
         delay = throttler.next_delay(self.spawner.settings.queueing.error_delays)
         if delay is None or self.spawner.stopping is not None:

@@ -326,9 +326,7 @@ class ChildStore:
         needed = self._select(resource, namespace)
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
-    def _select(
-            self, resource: references.Resource, namespace: str | None,
-    ) -> 'Collection[Shelf]':
+    def _select(self, resource: references.Resource, namespace: str | None) -> 'Collection[Shelf]':
         """Select the shelves with children in the namespace: its own one, and that of all."""
         shelves = self._shelves.get(resource, {})
         names = shelves if namespace is None else (None, references.NamespaceName(namespace))
