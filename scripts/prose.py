@@ -28,7 +28,7 @@ PAGES = ['*.md', 'docs/**/*.md', 'benchmarks/*.md', 'examples/*.md', 'examples/*
 MODULES = ['kopf/**/*.py']
 
 CODE = re.compile(r"""
-    ^(\ *)```(?!\{) .*? ^\1```$   # a block of code
+    ^(\ *)```(?=[^\s{]|\{eval-rst\}) .*? ^\1```$   # a block of code
     | ^\ *```[^\n]*$              # the first and last lines of other blocks: these contain prose
     | ^\ *:::+\{grid\}[^\n]*$      # the numbers of columns
     | (`+)[^`]+\2                  # code within a sentence

@@ -59,6 +59,12 @@ def test_coined_terms_are_found(lint, text):
     assert line.startswith("page.md:3:") and "Write " in line
 
 
+def test_texts_between_blocks_are_read(lint):
+    blocks = "```{tip}\nRead this.\n```\n\nThe second try succeeds.\n\n```python\nx = 1\n```\n"
+    line, = lint(f"# Title\n\n{blocks}")
+    assert line.startswith("page.md:7:")
+
+
 @pytest.mark.parametrize('text', [
     "These handlers are called, too.",
     "The timers get it too.",
