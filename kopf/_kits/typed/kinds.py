@@ -237,9 +237,9 @@ def crd(
 
 def _is_in_use(cls: type, *, beside: type) -> bool:
     """
-    Whether the module of another class also has this class, and both are for any use of it.
+    Whether the module declares another class beside this one, both at its top level.
 
-    Otherwise, the module is loaded again, or a function declares a class, e.g. a test.
+    Otherwise, the module is loaded again, or a function declares a class, e.g. in a test.
     """
     module = sys.modules.get(beside.__module__)
     return '.' not in beside.__qualname__ and beside.__qualname__ != cls.__qualname__ and (
