@@ -6,7 +6,11 @@ import socket
 
 
 def find_free_ports(count: int) -> int:
-    """Find so many free ports in a row; returns the first one."""
+    """
+    Find so many free ports in a row; returns the first one.
+
+    No connections have these as their own ports: the system takes others for them.
+    """
     while True:
         port = random.randrange(20000, 30000)
         try:

@@ -19,6 +19,7 @@ import pytest
 
 from kopf._kits.webhooks import certificates
 from tests.e2e.kubes import Kind, KubeError
+from tests.e2e.ports import find_free_ports
 from tests.e2e.test_admission import CONFIGURATIONS
 
 SECRETS = Kind('', 'v1', 'secrets', 'Secret')
@@ -197,8 +198,7 @@ class World:
         return get_id(pair[0])
 
     async def start(self, who, **env):
-        with socket.create_server(('127.0.0.1', 0)) as sock:
-            port = sock.getsockname()[1]
+        port = find_free_ports(1)
         operator = self._start(
             TEXT.format(
                 managed=self.managed, service=self.service, port=self._relay.port, life=self.life,

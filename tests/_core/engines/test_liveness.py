@@ -11,6 +11,7 @@ import pytest
 
 from kopf._cogs.serving import endpoints, exchanges, inbound, pages
 from kopf._core.engines.liveness import answering
+from tests.e2e.ports import find_free_ports
 
 
 class Probes:
@@ -306,10 +307,7 @@ async def test_ipv6_is_served(serve):
 
 
 async def test_all_interfaces_are_served_if_there_is_no_host(serve):
-    with socket.socket() as sock:
-        sock.bind(('127.0.0.1', 0))
-        port = sock.getsockname()[1]
-    port = await serve(f'http://:{port}/healthz')
+    port = await serve(f'http://:{find_free_ports(1)}/healthz')
     assert (await get(port, host='127.0.0.1'))[0] == 200
     assert (await get(port, host='::1'))[0] == 200
 
