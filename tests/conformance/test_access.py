@@ -165,3 +165,20 @@ def test_everybody_can_ask_who_they_are(plain):
     user = answer['status']['userInfo']
     assert user['username'] == 'plain'
     assert set(user['groups']) == {'nobodies', 'system:authenticated'}
+
+
+@pytest.mark.parametrize(('body', 'message'), [
+    (b'[]', 'json: cannot unmarshal array into Go value'),
+    (b'"x"', 'json: cannot unmarshal string into Go value'),
+    (b'', 'unexpected end of JSON input'),
+    (b'{"spec": 5}', 'json: cannot unmarshal number into Go struct field TokenRequest.spec of'),
+    (b'{"spec": {"audiences": 5}}', 'Go struct field TokenRequestSpec.spec.audiences of'),
+    (b'{"spec": {"expirationSeconds": "x"}}', 'Go struct field TokenRequestSpec.spec.expiration'),
+    (b'{"kind": "Other", "apiVersion": "v1"}', 'cannot be handled as a TokenRequest'),
+])
+def test_requests_for_tokens_are_decoded_as_objects(api, ns, body, message):
+    path = f'/api/v1/namespaces/{ns}/serviceaccounts'
+    api.post(path, make('robot', 'ServiceAccount')).ok
+    answer = api.post(f'{path}/robot/token', body)
+    assert answer.error == (400, 'BadRequest')
+    assert message in answer['message']

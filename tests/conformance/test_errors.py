@@ -137,3 +137,49 @@ def test_a_pod_needs_containers(api, ns):
     answer = api.post(f'/api/v1/namespaces/{ns}/pods', make('one', kind='Pod', spec={}))
     assert answer.error == (422, 'Invalid')
     assert ('FieldValueRequired', 'spec.containers') in answer.causes
+
+
+@pytest.mark.parametrize(('expression', 'problems'), [
+    ({'key': 'a', 'operator': 'Gt'},
+     ['operator: Invalid value: "Gt": not a valid selector operator']),
+    ({'key': 'a', 'operator': 'Gt', 'values': ['3']},
+     ['operator: Invalid value: "Gt": not a valid selector operator']),
+    ({'key': 'a', 'operator': 'In'},
+     ["values: Required value: must be specified when `operator` is 'In' or 'NotIn'"]),
+    ({'key': 'a', 'operator': 'Exists', 'values': ['x']},
+     ["values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"]),
+    ({'key': 'a b', 'operator': 'Exists'},
+     ["key: Invalid value: \"a b\": name part must consist of alphanumeric characters, '-', '_' or "
+      "'.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  "
+      "or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"]),
+    ({'key': 'a', 'operator': 'DoesNotExist', 'values': ['-x']},
+     ["values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+      "values[0]: Invalid value: \"-x\": a valid label must be an empty string or consist of "
+      "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+      "character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+      "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"]),
+])
+def test_wrong_expressions_of_selectors_are_invalid(api, ns, expression, problems):
+    template = {'metadata': {'labels': {'a': '5'}},
+                'spec': {'containers': [{'name': 'c', 'image': 'i'}]}}
+    answer = api.post(f'/apis/apps/v1/namespaces/{ns}/deployments', make(
+        'd', 'Deployment', 'apps/v1',
+        spec={'selector': {'matchExpressions': [expression]}, 'template': template}))
+    shown = json.dumps({'matchExpressions': [expression]}, separators=(',', ':'))
+    place = 'spec.selector.matchExpressions[0]'
+    assert answer.error == (422, 'Invalid')
+    assert answer['message'] == 'Deployment.apps "d" is invalid: [{}]'.format(', '.join([
+        *(f'{place}.{problem}' for problem in problems),
+        f'spec.selector: Invalid value: {shown}: invalid label selector']))
+
+    hook = {'name': 'a.b.c', 'admissionReviewVersions': ['v1'], 'sideEffects': 'None',
+            'clientConfig': {'url': 'https://a.b/c'},
+            'objectSelector': {'matchExpressions': [expression]}}
+    answer = api.post(
+        '/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations',
+        make('h', 'ValidatingWebhookConfiguration', 'admissionregistration.k8s.io/v1',
+             webhooks=[hook]), dryRun='All')
+    place = 'webhooks[0].objectSelector.matchExpressions[0]'
+    assert answer.error == (422, 'Invalid')
+    for problem in problems:
+        assert f'{place}.{problem}' in answer['message']

@@ -433,3 +433,24 @@ def test_managers_have_proper_names(api, cms, manager, message):
     answer = api.post(cms, make('one'), fieldManager=manager)
     assert answer.error == (422, 'Invalid')
     assert message in answer.messages[0]
+
+
+@pytest.mark.parametrize(('validation', 'status'), [('Strict', 422), ('Warn', 200), ('Ignore', 200)])
+def test_unknown_members_of_operations_are_told_as_unknown_fields(api, one, validation, status):
+    ops = [{'op': 'add', 'path': '/data/c', 'value': '3', 'extra': 1}]
+    answer = api.patch(one, ops, JSONPATCH, fieldValidation=validation)
+    told = 'json patch unknown field "[0].extra"'
+    assert answer.status == status
+    assert answer.headers.get_all('Warning', []) == (
+        [f'299 - "{told}"'.replace('"[0].extra"', r'\"[0].extra\"')]
+        if validation == 'Warn' else [])
+    if validation == 'Strict':
+        assert answer['message'].endswith(f': strict decoding error: {told}')
+
+
+def test_unknown_members_of_operations_are_told_before_unknown_fields(api, one):
+    ops = [{'op': 'add', 'path': '/data/c', 'value': '3', 'extra': 1},
+           {'op': 'add', 'path': '/bogus', 'value': 1}]
+    answer = api.patch(one, ops, JSONPATCH, fieldValidation='Strict')
+    assert answer['message'].endswith(
+        ': strict decoding error: json patch unknown field "[0].extra", unknown field "bogus"')

@@ -147,6 +147,7 @@ def test_collections_of_shards_are_deleted(api, twenty):
      '(did you mean "0x0000000000000005"?)'),
     (f"shardRange({UID}, '{START}', '8')", "hexEnd must have '0x' prefix, got \"8\""),
     (f"shardRange({UID}, '0x', '{END}')", "hexStart: hex value is required after '0x'"),
+    ('(' * 251 + LOWER + ')' * 251, "CEL parse error: expression recursion limit exceeded: 250"),
     (f"shardRange({UID}, 1, 2)", "hexStart must be a string literal, got int64"),
     (f"shardRange({UID}, '0xA000000000000000', '{END}')",
      'hexStart: invalid hex character "A" in "0xA000000000000000"'),

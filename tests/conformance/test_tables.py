@@ -145,3 +145,13 @@ def test_tables_have_pages_too(api, cms):
     assert len(table['rows']) == 2
     assert table['metadata']['continue']
     assert table['metadata']['remainingItemCount'] == 1
+
+
+@pytest.mark.parametrize('version', ['v1', 'v1beta1'])
+def test_bookmarks_of_tables_are_in_the_version_of_the_tables(api, cms, version):
+    with api.watch(cms, accept=f'application/json;as=Table;v={version};g=meta.k8s.io',
+                   sendInitialEvents='true', allowWatchBookmarks='true',
+                   resourceVersionMatch='NotOlderThan') as watch:
+        bookmark = next(watch)
+    assert bookmark['type'] == 'BOOKMARK'
+    assert bookmark['object']['apiVersion'] == f'meta.k8s.io/{version}'

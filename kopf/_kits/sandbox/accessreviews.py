@@ -1,14 +1,14 @@
 """
 Access reviews: queries of permissions and users. Clients create objects, which are never stored.
 """
+import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from kopf._kits.sandbox import encoding, objects, wordings
 from kopf._kits.sandbox.access import ISSUER, Access
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.requests import Request, Target, User
 from kopf._kits.sandbox.statuses import Invalid, Obj
 
@@ -16,6 +16,8 @@ AUTHORIZATION = 'authorization.k8s.io'
 AUTHENTICATION = 'authentication.k8s.io'
 MIN_SECONDS = 600
 DEFAULT_SECONDS = 3600
+TOKEN_REQUEST = Kind(
+    group=AUTHENTICATION, version='v1', plural='tokenrequests', kind='TokenRequest')
 
 
 class Reviews:
@@ -85,20 +87,21 @@ class Reviews:
     def _issue_token(self, request: Request) -> tuple[int, bytes]:
         """A token for a service account (``TokenRequest``)."""
         entry = self._cluster.get(request.kind, (request.namespace, request.name))
-        found = objects.decode_any(request.body, request.media_type) if request.body else {}
-        spec: dict[str, Any] = found.get('spec') or {}
+        asked = objects.decode_object(
+            dataclasses.replace(request, kind=TOKEN_REQUEST), self._cluster.kinds)
+        spec: Obj = asked.get('spec') or {}
         seconds = spec.get('expirationSeconds')
         seconds = DEFAULT_SECONDS if seconds is None else seconds
-        if not isinstance(seconds, int) or seconds < MIN_SECONDS:
-            raise Invalid.on('authentication.k8s.io', 'TokenRequest', '', [wordings.invalid(
+        if seconds < MIN_SECONDS:
+            raise Invalid.on(TOKEN_REQUEST.group, TOKEN_REQUEST.kind, '', [wordings.invalid(
                 'spec.expirationSeconds', seconds,
                 "may not specify a duration less than 10 minutes")])
-        audiences = list(map(str, spec.get('audiences') or ())) or [ISSUER]
+        audiences = spec.get('audiences') or [ISSUER]
         token, expires = self._access.issue(
             request.namespace, request.name, entry.uid, seconds, audiences)
         time = datetime.datetime.fromtimestamp(expires, datetime.UTC)
         return 201, encoding.encode({
-            'kind': 'TokenRequest', 'apiVersion': 'authentication.k8s.io/v1',
+            'kind': TOKEN_REQUEST.kind, 'apiVersion': TOKEN_REQUEST.api_version,
             'metadata': {'name': request.name, 'namespace': request.namespace,
                          'creationTimestamp': self._cluster.now()},
             'spec': {'audiences': audiences, 'expirationSeconds': seconds,

@@ -111,18 +111,20 @@ def decode_object(request: Request, kinds: Kinds) -> Obj:
         raise unrecognized(str(e)) from None
     are_told = request.option('fieldValidation') != 'Ignore' and media_type == MEDIA_TYPES[0]
     doubled = encoding.duplicates(body) if are_told else []
-    return accept(request, kinds, obj, unrecognized, unhandled, body=body, doubled=doubled)
+    return accept(request, kinds, obj, unrecognized, unhandled, body=body,
+                  problems=[f'duplicate field "{path}"' for path in doubled])
 
 
 def accept(
         request: Request, kinds: Kinds, obj: Obj, unrecognized: Callable[[str], APIError],
-        unhandled: Callable[[str], APIError], *, body: bytes = b'', doubled: Iterable[str] = (),
+        unhandled: Callable[[str], APIError], *, body: bytes = b'', problems: Iterable[str] = (),
 ) -> Obj:
     """
     Make a decoded object what the kind of the request knows of it.
 
     Raises what the functions make of the causes: of objects of no type, and of those that do not
-    fit the type. Tells of unknown or ``doubled`` fields as the request's ``fieldValidation`` wants.
+    fit the type. Tells of unknown fields, and of other ``problems`` of the body, as the request's
+    ``fieldValidation`` wants.
     """
     kind = request.kind
     for key in ('apiVersion', 'kind'):
@@ -150,8 +152,7 @@ def accept(
         raise Invalid.on(kind.group, name, obj['metadata'].get('name', ''), [
             wordings.invalid('kind', name, f"must be {kind.kind}")])
     validation = request.option('fieldValidation')
-    problems = [*(f'duplicate field "{path}"' for path in doubled),
-                *(f'unknown field "{path}"' for path in unknown)]
+    problems = [*problems, *(f'unknown field "{path}"' for path in unknown)]
     if problems and validation == 'Strict':
         raise unhandled(f"strict decoding error: {', '.join(problems)}")
     if validation != 'Ignore':

@@ -37,10 +37,13 @@ class Patch:
         """
         request, kind = self._request, self._request.kind
         made: Any
+        problems: list[str] = []
         if old is None or request.applies:
             made = self._applied(old)
         elif request.media_type == JSON_PATCH:
             made = patching.apply_json_patch(old, self._patch)
+            problems = [f'json patch unknown field "{member}"'
+                        for member in patching.find_unknown_members(self._patch)]
         elif request.media_type == MERGE_PATCH:
             made = patching.apply_merge_patch(old, self._patch)
         else:
@@ -53,7 +56,8 @@ class Patch:
 
         if not isinstance(made, dict):
             raise rejected(wordings.not_decoded(made, f"value of type {kind.kind}"))
-        return objects.accept(request, self._cluster.kinds, made, rejected, rejected)
+        return objects.accept(
+            request, self._cluster.kinds, made, rejected, rejected, problems=problems)
 
     def _applied(self, old: Obj | None) -> Obj:
         patch, kind = self._patch, self._request.kind

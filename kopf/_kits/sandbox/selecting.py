@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopf._kits.sandbox import naming
-from kopf._kits.sandbox.statuses import BadRequest, Obj, dig
+from kopf._kits.sandbox import naming, wordings
+from kopf._kits.sandbox.statuses import BadRequest, Cause, Obj, dig
 
 Labels = Mapping[str, str]
 
@@ -69,6 +69,27 @@ def labels_of(selector: Mapping[str, Any] | None) -> LabelSelector:
                       frozenset(expression.get('values') or ()))
           for expression in selector.get('matchExpressions') or ()),
     ])
+
+
+def check_expressions(selector: Mapping[str, Any] | None, field: str) -> Iterator[Cause]:
+    """All that the API finds wrong with the ``matchExpressions`` of a selector."""
+    for index, expression in enumerate((selector or {}).get('matchExpressions') or ()):
+        place = f'{field}.matchExpressions[{index}]'
+        key, operator = expression.get('key', ''), expression.get('operator', '')
+        values = expression.get('values') or ()
+        if operator not in ('In', 'NotIn', 'Exists', 'DoesNotExist'):
+            yield wordings.invalid(f'{place}.operator', operator, "not a valid selector operator")
+        elif operator in ('In', 'NotIn') and not values:
+            yield wordings.required(
+                f'{place}.values', "must be specified when `operator` is 'In' or 'NotIn'")
+        elif operator in ('Exists', 'DoesNotExist') and values:
+            yield wordings.forbidden(
+                f'{place}.values',
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
+        yield from wordings.all_invalid(f'{place}.key', key, naming.check_qualified(key))
+        for number, value in enumerate(values):
+            yield from wordings.all_invalid(
+                f'{place}.values[{number}]', value, naming.check_label_value(value))
 
 
 def labels_text(selector: Mapping[str, Any] | None) -> str:

@@ -13,6 +13,7 @@ from kopf._kits.sandbox.statuses import APIError
 
 FIELDS = ('object.metadata.uid', 'object.metadata.namespace')
 END = 1 << 64
+MAX_DEPTH = 250  # of CEL
 
 _TOKENS = re.compile(r"""\s*(\|\||'[^']*'|"[^"]*"|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*|[0-9]+|\S)""")
 
@@ -52,6 +53,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self.tokens = [*_TOKENS.findall(text), '']
         self.at = 0
+        self.depth = 0
 
     def next(self) -> str:
         token: str = self.tokens[self.at]
@@ -69,7 +71,11 @@ class _Parser:
         while True:
             if self.tokens[self.at] == '(':
                 self.next()
+                self.depth += 1
+                if self.depth > MAX_DEPTH:
+                    raise _bad(f"CEL parse error: expression recursion limit exceeded: {MAX_DEPTH}")
                 calls += self.parse(')')
+                self.depth -= 1
             else:
                 calls.append(self.call())
             if self.expect('||', end) == end:

@@ -195,8 +195,8 @@ class Watch:
             metadata['annotations'] = _INITIAL_END
         obj: Obj
         if self._request.accepted.shape == 'Table':
-            obj = {'kind': 'Table', 'apiVersion': 'meta.k8s.io/v1', 'metadata': metadata,
-                   'columnDefinitions': None, 'rows': []}
+            obj = tables.Maker(self._request, self._cluster.clock()).table(
+                [], metadata, headed=False)
         elif self._request.accepted.shape:
             obj = tables.partial({'metadata': metadata}, self._request.accepted.version)
         else:

@@ -5,7 +5,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import naming, wordings
+from kopf._kits.sandbox import naming, selecting, wordings
 from kopf._kits.sandbox.statuses import Cause, Obj
 
 VERSIONS = ('v1', 'v1beta1')
@@ -21,6 +21,8 @@ def validate(config: Obj) -> Iterator[Cause]:
         yield from _check_name(webhook.get('name') or '', f'{field}.name', names)
         yield from _check_versions(webhook, f'{field}.admissionReviewVersions')
         yield from _check_effects(webhook.get('sideEffects'), f'{field}.sideEffects')
+        for name in ('namespaceSelector', 'objectSelector'):
+            yield from selecting.check_expressions(webhook.get(name), f'{field}.{name}')
         timeout = webhook.get('timeoutSeconds')
         if timeout is not None and not 1 <= timeout <= MAX_TIMEOUT:
             yield wordings.invalid(f'{field}.timeoutSeconds', timeout,

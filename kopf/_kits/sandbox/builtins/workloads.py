@@ -68,9 +68,14 @@ def check_workload(obj: statuses.Obj) -> Causes:
     elif not selector:
         yield wordings.invalid(
             'spec.selector', selector, "empty selector is invalid for deployment")
+    problems = list(selecting.check_expressions(selector, 'spec.selector'))
+    if problems:
+        yield from problems
+        yield wordings.invalid('spec.selector', selector, "invalid label selector")
     template = spec.get('template') or {}
     labels = (template.get('metadata') or {}).get('labels')
-    if not selector or not selecting.labels_of(selector).matches(labels):
+    if not problems and (
+            not selector or not selecting.labels_of(selector).matches(labels)):
         yield wordings.invalid('spec.template.metadata.labels', labels, MISMATCH)
     yield from _check_pod_spec(template.get('spec') or {}, 'spec.template.spec', 'always')
     strategy = spec.get('strategy') or {}
