@@ -15,6 +15,7 @@ import functools
 import gc
 import json
 import logging
+import math
 import os
 import pathlib
 import sys
@@ -155,7 +156,7 @@ def parse_duration(ctx: click.Context, param: click.Parameter, value: str) -> fl
     """Parse seconds, or a number with a unit: ``90s``, ``30m``, ``1h``."""
     number, unit = (value[:-1], value[-1]) if value[-1:] in UNITS else (value, 's')
     with contextlib.suppress(ValueError):
-        if (seconds := float(number) * UNITS[unit]) > 0:  # not NaN
+        if 0 < (seconds := float(number) * UNITS[unit]) < math.inf:  # not NaN
             return seconds
     raise click.BadParameter(
         f"{value!r} is not a time, such as 90s, 30m, or 1h.", ctx=ctx, param=param)

@@ -435,7 +435,8 @@ def test_managers_have_proper_names(api, cms, manager, message):
     assert message in answer.messages[0]
 
 
-@pytest.mark.parametrize(('validation', 'status'), [('Strict', 422), ('Warn', 200), ('Ignore', 200)])
+@pytest.mark.parametrize(('validation', 'status'), [
+    ('Strict', 422), ('Warn', 200), ('Ignore', 200)])
 def test_unknown_members_of_operations_are_told_as_unknown_fields(api, one, validation, status):
     ops = [{'op': 'add', 'path': '/data/c', 'value': '3', 'extra': 1}]
     answer = api.patch(one, ops, JSONPATCH, fieldValidation=validation)

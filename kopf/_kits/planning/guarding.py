@@ -16,6 +16,7 @@ from typing import Any
 from kopf._kits.planning import attribution
 
 CONNECTING = ('socket.connect', 'socket.sendto', 'socket.sendmsg')
+RESOLVING = ('socket.getaddrinfo', 'socket.gethostbyname', 'socket.gethostbyaddr')
 STARTING = ('subprocess.Popen', 'os.posix_spawn', 'os.exec', 'os.system')
 UNSEEN = frozenset({
     'MySQLdb', '_ldap', '_mysql_connector', 'confluent_kafka', 'curl_cffi', 'cx_Oracle', 'grpc',
@@ -79,9 +80,10 @@ class Guard:
             return
         if event == 'http.client.send':
             self._note_sender(args[0].sock)
-        elif event == 'socket.getaddrinfo':
+        elif event in RESOLVING:
             if attribution.work_var.get() is not None and args[0] is not None:
-                self._check_address(os.fsdecode(args[0]), args[1], LOCAL)
+                port = args[1] if event == 'socket.getaddrinfo' else None
+                self._check_address(os.fsdecode(args[0]), port, LOCAL)
         elif event in CONNECTING and isinstance(args[1], tuple):
             host, port, *_ = args[1]
             self._check_address(host, port, LOCAL if port == self.port else ())
@@ -102,7 +104,7 @@ class Guard:
         if host not in (*own, *self._allowed) and not any(
                 host == found[4][0] for name in self._allowed
                 for found in _resolve(name) if name not in LOCAL):
-            self._refuse(f"{host}:{port}", host)
+            self._refuse(host if port is None else f"{host}:{port}", host)
 
     def _refuse(self, what: str, name: str) -> None:
         handlers = attribution.find_handlers(contextvars.copy_context())
@@ -121,7 +123,7 @@ class Guard:
 def _resolve(name: str) -> list[Any]:
     try:
         return socket.getaddrinfo(name, None)
-    except OSError:
+    except (OSError, UnicodeError):  # e.g. a label that is too long
         return []
 
 

@@ -308,7 +308,8 @@ class Client:
 
         :param sources: objects, or paths of YAML files with objects.
         :returns: the objects.
-        :raises ValueError: if a file contains other things than objects.
+        :raises ValueError: if a file contains other things than objects, or a definition serves no
+            version.
         """
         loaded: Objs = []
         for obj, place in direct.read(*sources):
@@ -330,19 +331,32 @@ class Client:
         :param finalizers: the finalizers to remove, as those of operators that have stopped:
             objects with them, and so the definitions of these objects, would stay forever, and the
             next test could not create any. Default: none.
+        :raises ExceptionGroup: after all others are deleted, if some objects cannot be.
         """
-        for resource, obj in reversed(self.created):
-            with contextlib.suppress(errors.APINotFoundError):
-                await self.request('DELETE', _get_url(resource, obj))
-                if resource != references.CRDS:
-                    left = await self.request('GET', _get_url(resource, obj))
-                    await self._release(resource, left, finalizers)
-                    continue
-                defined = _get_defined(obj)
-                for each in await self.list(defined):
-                    await self._release(defined, each, finalizers)
-                await self.wait_gone(obj)
-        self.created.clear()
+        failures: list[Exception] = []
+        while self.created:
+            resource, obj = self.created.pop()
+            try:
+                await self._remove(resource, obj, finalizers)
+            except errors.APINotFoundError:
+                pass
+            except Exception as e:
+                failures.append(e)
+        if failures:
+            raise ExceptionGroup("Some of the created objects remain", failures)
+
+    async def _remove(
+            self, resource: references.Resource, obj: Obj, finalizers: Collection[str]) -> None:
+        await self.request('DELETE', _get_url(resource, obj))
+        if resource != references.CRDS:
+            left = await self.request('GET', _get_url(resource, obj))
+            await self._release(resource, left, finalizers)
+            return
+        if any(item['served'] for item in obj['spec']['versions']):
+            defined = _get_defined(obj)
+            for each in await self.list(defined):
+                await self._release(defined, each, finalizers)
+        await self.wait_gone(obj)
 
     async def _release(
             self, resource: references.Resource, obj: Obj, finalizers: Collection[str]) -> None:
@@ -607,7 +621,9 @@ def _get_url(resource: references.Resource, obj: Obj) -> str:
 def _get_defined(crd: Obj) -> references.Resource:
     """Get the resource that a definition defines, in any served version."""
     spec = crd['spec']
-    version = next(item['name'] for item in spec['versions'] if item['served'])
+    version = next((item['name'] for item in spec['versions'] if item['served']), None)
+    if version is None:
+        raise ValueError(f"{crd['metadata']['name']} serves no version: set served: true for one.")
     return references.Resource(
         spec['group'], version, spec['names']['plural'], kind=spec['names']['kind'],
         namespaced=spec['scope'] == 'Namespaced')

@@ -54,6 +54,8 @@ class FakeCloud(externals.System):
             unique: str = 'name', seed: int = 0,
     ) -> None:
         super().__init__(unique=unique)
+        if rate is not None and rate < 1:
+            raise ValueError(f"The rate must be at least 1 call in a second, not {rate}.")
         self.consistency: float = consistency
         self.rate: int | None = rate
         self.idempotent: bool = idempotent

@@ -86,6 +86,7 @@ def test_some_changes_fail_on_request(run, parent, client, options, code):
     (['--horizon='], "'' is not a time, such as 90s, 30m, or 1h."),
     (['--horizon=0'], "'0' is not a time, such as 90s, 30m, or 1h."),
     (['--horizon=-1h'], "'-1h' is not a time, such as 90s, 30m, or 1h."),
+    (['--horizon=inf'], "'inf' is not a time, such as 90s, 30m, or 1h."),
     (['--horizon=nan'], "'nan' is not a time, such as 90s, 30m, or 1h.")])
 def test_wrong_options_are_explained(run, args, text):
     result = run(*args)

@@ -865,6 +865,23 @@ def test_names_are_not_even_resolved(plan, parent, way):
     assert any('api.example.com:80' in text and 'By ask for' in text for text in made.unknown)
 
 
+def test_names_that_are_looked_up_by_old_functions_are_listed(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def ask(**_):
+    import socket
+    socket.gethostbyname('api.example.com')
+''')
+    assert any('api.example.com' in text and 'By ask for' in text for text in made.unknown)
+    assert 'not api.example.com.' in made.failures[0].message
+
+
+def test_allowed_names_that_cannot_be_resolved_allow_nothing(plan, parent, server):
+    made = plan(ASKING['sync'].replace('PORT', str(server)), allow=[f"{'x' * 70}.example.com"])
+    assert any(f'127.0.0.1:{server}' in text for text in made.unknown)
+    assert '--allow 127.0.0.1' in made.failures[0].message
+
+
 @pytest.mark.parametrize('is_allowed', [False, True])
 def test_unix_sockets_are_refused_unless_they_are_allowed(plan, parent, tmp_path, is_allowed):
     path = str(tmp_path / 'socket')

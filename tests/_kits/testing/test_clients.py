@@ -1,8 +1,11 @@
+import copy
+
 import pytest
 import yaml
 
 import kopf
-from kopf.testing import APIError, Session, open_api, run_sandbox, virtual_time, wait_for_sync
+from kopf.testing import (
+    APIError, Fault, Session, open_api, run_sandbox, virtual_time, wait_for_sync)
 
 OBJ = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', 'metadata': {'name': 'obj'}}
 
@@ -107,6 +110,32 @@ def test_files_are_loaded_kinds_first(tmp_path, crd):
 async def test_what_was_created_is_cleaned_up(crd):
     async with open_api('sandbox') as api:
         await api.client.load(crd, OBJ)
+        await api.client.clean_up()
+        await api.client.wait_gone(crd)
+
+
+@virtual_time
+async def test_what_cannot_be_deleted_keeps_nothing_else_from_being_deleted(crd):
+    async with open_api('sandbox') as api:
+        await api.client.load(crd, OBJ)
+        await api.client.create('configmaps', 'kept')
+        await api.client.create('configmaps', 'gone')
+        api.sandbox.faults.add(Fault('refuse', status=403, verb='delete', name='kept'))
+        with pytest.raises(ExceptionGroup) as info:
+            await api.client.clean_up()
+        assert [e.status for e in info.value.exceptions] == [403]
+        assert [obj['metadata']['name'] for obj in await api.client.list('configmaps')] == ['kept']
+        await api.client.wait_gone(crd)
+
+
+@virtual_time
+async def test_definitions_that_serve_nothing_are_errors_that_name_them(crd):
+    unserved = copy.deepcopy(crd)
+    for version in unserved['spec']['versions']:
+        version['served'] = False
+    async with open_api('sandbox') as api:
+        with pytest.raises(ValueError, match=r"^kopfexamples.kopf.dev serves no version: set serv"):
+            await api.client.load(unserved)
         await api.client.clean_up()
         await api.client.wait_gone(crd)
 

@@ -236,3 +236,9 @@ async def test_it_works_in_real_time():
         async with session.post('/accounts', json={'name': 'x'}) as response:
             assert response.status == 201
         assert [thing['name'] for thing in cloud.things('accounts')] == ['x']
+
+
+@pytest.mark.parametrize('rate', [0, -1])
+def test_rates_of_no_calls_are_refused(rate):
+    with pytest.raises(ValueError, match=f"at least 1 call in a second, not {rate}"):
+        testing.FakeCloud(rate=rate)
