@@ -244,6 +244,8 @@ def external(
     """
     if not re.fullmatch('[A-Za-z0-9]([A-Za-z0-9_-]{0,48}[A-Za-z0-9])?', id):
         raise ValueError(f"id= must be up to 50 letters, digits, - and _, not {id!r}.")
+    if id == 'conditions' or records.make_name(id) == records.MARK:
+        raise ValueError(f"id= must not be {id!r}: this name has another meaning on the objects.")
     if on_drift not in ('correct', 'report') or deletion not in ('delete', 'orphan'):
         raise ValueError("on_drift= is 'correct' or 'report'; deletion= is 'delete' or 'orphan'.")
     pause = math.inf if interval is None else interval
@@ -263,6 +265,10 @@ def external(
     for name, collection in (('immutable', immutable), ('after', after), ('shown', shown)):
         if isinstance(collection, str):
             raise TypeError(f"{name}= must be a collection, e.g. [{collection!r}].")
+    shown = tuple(shown)
+    if own := {'phase', 'key'}.intersection(shown):
+        raise ValueError(f"shown= must not have {sorted(own)}: the status shows fields of Kopf by "
+                         f"these names. Return it by another name from observe.")
     if limit_key is not None:
         callbacks.verify_filter('limit_key=', limit_key)
         if callbacks.is_async(limit_key):
@@ -276,7 +282,7 @@ def external(
     made = External(
         id=id, interval=pause, max_interval=longest, limit=limit, limit_key=limit_key,
         leaders=[other.id if isinstance(other, External) else other for other in after],
-        shown=tuple(shown), abilities=machine.Abilities(
+        shown=shown, abilities=machine.Abilities(
             updates=False, corrects=on_drift == 'correct', orphans=deletion == 'orphan',
             replaces=replace, immutable=tuple(map(dicts.parse_field, immutable)),
             consistency=consistency, timeout=timeout), _options=options)

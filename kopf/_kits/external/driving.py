@@ -18,7 +18,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.configs import conventions
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import brakes, execution, finalizers, loggers, progression
-from kopf._core.engines.reconciling import conditions, desired, externals, hub
+from kopf._core.engines.reconciling import conditions, externals, hub
 from kopf._core.intents import handlererrors, handlers, typedargs
 from kopf._kits.external import failures, gates, machine, records
 from kopf._kits.external.machine import UNSEEN
@@ -202,9 +202,6 @@ def _is_key(result: Any) -> bool:
     return not hasattr(cls, '__iter__') and cls.__str__ is not object.__str__
 
 
-_encode = json.JSONEncoder(sort_keys=True, allow_nan=False, default=desired.to_json).encode
-
-
 def _find_mistake(verb: str, result: Any) -> str | None:
     """Say what is wrong with what a function has returned."""
     match verb:
@@ -216,7 +213,7 @@ def _find_mistake(verb: str, result: Any) -> str | None:
             expected = "a dict"
         case 'desired':
             try:
-                _encode(result)
+                machine.encode(result)
             except (TypeError, ValueError) as e:
                 return f"What is desired is not JSON: {e}"
             return None
@@ -323,6 +320,8 @@ class Journey:
         raw: Any = self.run.raw
         self.is_deleting = finalizers.is_deleting(raw)
         annotations = conventions.get_annotations(raw)
+        adopt = annotations.get(
+            records.make_name(self.external.id, records.ADOPT), '').strip() or None
         if record.key is not None and record.phase is Phase.KNOWN:
             self.driver.keys[str(record.key)] = notes
         return machine.Situation(
@@ -330,8 +329,8 @@ class Journey:
             desired=self.desired, digest=notes.digest,
             is_deleting=self.is_deleting, is_paused=self.run.limits.is_paused(),
             waits_for=self._find_obstacle(raw),
-            adopt=annotations.get(
-                records.make_name(self.external.id, records.ADOPT), '').strip() or None,
+            adopt=adopt, is_taken=adopt is not None and (
+                self.driver.keys.get(adopt, notes) is not notes),
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
             is_lost=self.is_lost or (notes.record is not None and (
                 not finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))),
@@ -376,7 +375,7 @@ class Journey:
         if outcome.exception is not None:
             self._complain(outcome.message or '', outcome.exception)
             raise self._fail(outcome)
-        text = _encode(outcome.result)
+        text = machine.encode(outcome.result)
         self.desired = json.loads(text)
         self.notes.digest = hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -423,6 +422,8 @@ class Journey:
             not is_held and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))
         if is_left and not await self.run.write({name: None}, is_held=is_held):
             return externals.Result(due=self.clock.mono())
+        for key in self.record.keys:  # another object can adopt what is left
+            self.driver.keys.pop(str(key), None)
         self.notes.record = None
         self.driver.leave(self.notes)
         strange = ', '.join(records.list_strange(raw, [other.id for other in self.run.siblings]))
@@ -599,7 +600,10 @@ class Journey:
         self.run.problems.append(text)
         if outcome.final and not isinstance(
                 outcome.exception, handlererrors.HandlerTimeoutError):
-            due = now + self.external.interval  # no deletion is given up
+            pause = self.external.interval
+            if self.is_deleting:  # no deletion is given up
+                pause = min(pause, self.run.context.settings.reconciling.max_error_delay)
+            due = now + pause
             return _Stop(externals.Result(due=due, outcome=outcome))
         delay = outcome.delay if outcome.delay is not None else execution.get_backoff(
             self.external.calls['observe'], self.run.context.settings, self.run.state.retries)
@@ -704,6 +708,13 @@ class Journey:
         shown: dict[str, Any] = {'phase': self.record.phase.value, 'key': self.record.key}
         observed = self.notes.observed
         if isinstance(observed, Mapping):
-            shown |= json.loads(json.dumps(
-                {name: observed.get(name) for name in self.external.shown}, default=str))
+            shown |= {name: _simplify(observed.get(name)) for name in self.external.shown}
         self.run.cause.patch.setdefault('status', {})[self.external.id] = shown
+
+
+def _simplify(value: Any) -> Any:
+    """Make JSON of what a status shows, somehow."""
+    try:
+        return json.loads(json.dumps(value, default=str, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):  # e.g. keys that are no strings
+        return str(value)

@@ -8,10 +8,12 @@ one unless it is certain that the first one has created nothing, or that the sys
 import dataclasses
 import datetime
 import enum
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.structs import dicts, diffs
+from kopf._core.engines.reconciling import desired as forms
 from kopf._kits.external.records import Key, Phase, Record
 
 
@@ -60,6 +62,8 @@ class Situation:
     """What must exist before this thing is created, or must be gone before it is deleted."""
     adopt: Key | None = None
     """The key that somebody has given by an annotation."""
+    is_taken: bool = False
+    """Whether another object has the thing with this key."""
     is_retry: bool = False
     """Whether somebody says that there is nothing."""
 
@@ -119,6 +123,9 @@ UNOBSERVED = Rest(None, 'NotObserved', "It is observed later.")
 SETTLING = Rest(None, 'Settling', "The system can still deny what was done.")
 MISSING = Rest(False, 'Missing', "The system does not have it any more.")
 REMAINS = Rest(False, 'Deleting', "The system still has it.")
+TAKEN_PAUSE = datetime.timedelta(minutes=1)
+"""The pause before it is tried again to adopt what another object has."""
+
 MAY_EXIST = 'MayExist'
 WAITING = 'Waiting'
 
@@ -148,9 +155,12 @@ def step(s: Situation) -> Step:
             return Write(dataclasses.replace(record, adopted=s.adopt), "somebody has confirmed it")
         case Phase.KNOWN:
             return _erase(s) if record.previous else _keep(s)
+        case _ if s.adopt is not None and is_named and s.is_taken:
+            return Rest(False, 'Taken', f"Another object has {s.adopt}: it is not adopted.",
+                        s.now + TAKEN_PAUSE)
         case _ if s.adopt is not None and is_named:
             return Write(dataclasses.replace(
-                know(record, s.adopt, s.now), adopted=s.adopt,
+                know(record, s.adopt, s.now), adopted=s.adopt, replaced=None,
                 previous=tuple(key for key in record.previous if str(key) != s.adopt),
             ), "somebody has named it")
         case Phase.WANTED:
@@ -234,15 +244,22 @@ def _keep(s: Situation) -> Step:
         return _settle(s) or _miss(s)
     found = compare(s.observed, s.desired)
     if not found or s.updated == s.digest:
-        if is_new:
-            return Write(dataclasses.replace(record, synced=s.digest), "it is as it should be")
+        if is_new or (not found and record.replaced is not None):
+            return Write(dataclasses.replace(
+                record, synced=s.digest, replaced=record.replaced if found else None,
+            ), "it is as it should be")
         return SETTLING if found else SYNCED
     names = name_fields(found)
     if any(item.field[:len(path)] == path[:len(item.field)]
            for item in found for path in can.immutable):
+        if record.replaced == s.digest:  # the next one would differ, too
+            return Rest(False, 'Immutable', f"This still differs after the replacement: {names}. "
+                        f"Either create does not set it, or desired and observe return it in "
+                        f"different forms.")
         if can.replaces and (can.corrects or is_new):
             return Write(
-                Record(previous=record.keys, adopted=record.adopted, since=record.since),
+                Record(previous=record.keys, adopted=record.adopted, since=record.since,
+                       replaced=s.digest),
                 f"it is to be replaced, as {names} cannot be changed")
         return Rest(False, 'Immutable', f"This cannot be changed: {names}.")
     if not can.updates or not (can.corrects or is_new):
@@ -270,7 +287,22 @@ def compare(observed: Any, desired: Any) -> diffs.Diff:
 
 
 def restrict(observed: Any, desired: Any) -> Any:
-    """Take only the fields that are desired."""
+    """Take only the fields that are desired, in the form of what is desired."""
     if isinstance(observed, Mapping) and isinstance(desired, Mapping):
         return {key: restrict(observed.get(key), val) for key, val in desired.items()}
-    return observed
+    if observed == desired or (observed is None and _is_absent(desired)):
+        return desired
+    try:
+        return json.loads(encode(observed))
+    except (TypeError, ValueError, RecursionError):
+        return observed
+
+
+def _is_absent(desired: Any) -> bool:
+    """Whether nothing is desired but that fields are absent."""
+    return desired is None or (
+        isinstance(desired, Mapping) and bool(desired) and all(map(_is_absent, desired.values())))
+
+
+encode = json.JSONEncoder(sort_keys=True, allow_nan=False, default=forms.to_json).encode
+"""Encode what is desired. Tuples, times, and models of clients have the forms that JSON has."""

@@ -71,6 +71,9 @@ class Record:
     """The key of the annotation that was followed, so that it is not followed twice."""
     synced: str | None = None
     """The digest of the desired state that the thing has got."""
+    replaced: str | None = None
+    """The digest of the desired state for which the last thing was replaced, until the new one is
+    as it should be: what differs in each new thing is not replaced again."""
     of: str | None = None
     """The name of the object, with its namespace: a copy of the object has another thing."""
 
@@ -118,7 +121,7 @@ class Record:
 _TYPES: Mapping[str, Any] = {
     'phase': str, 'attempt': int, 'since': str, 'previous': list,
     **dict.fromkeys(('key', 'adopted'), Key | None),
-    **dict.fromkeys(('token', 'by', 'synced', 'of'), str | None)}
+    **dict.fromkeys(('token', 'by', 'synced', 'replaced', 'of'), str | None)}
 """The types of the encoded fields: people can edit them."""
 
 
@@ -142,11 +145,16 @@ def read(raw: Mapping[str, Any], id: str) -> Record | None:
     """
     Read the record of an external on an object; None if there is none of this object.
 
+    A copy of an object has all annotations of the other one: what that one was told to adopt does
+    not count for the copy.
+
     :raises ValueError: if the record is not readable.
     """
     text = conventions.get_annotations(raw).get(make_name(id))
     record = None if text is None else decode(text)
-    return None if record is None or record.of not in (None, name_object(raw)) else record
+    if record is None or record.of in (None, name_object(raw)):
+        return record
+    return None if record.adopted is None else Record(adopted=record.adopted)
 
 
 def recover(raw: Mapping[str, Any], id: str) -> Record | None:

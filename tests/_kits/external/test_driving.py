@@ -630,6 +630,149 @@ async def test_a_replaced_thing_is_not_the_new_one_though_people_have_confirmed_
     assert all(call.key is not None for call in cloud.calls if call.verb == 'get')
 
 
+@pytest.mark.parametrize('is_first', [False, True])
+@virtual_time
+async def test_what_differs_in_each_new_thing_is_replaced_only_once(is_first, caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(
+        cloud, registry=registry, immutable=['region'], replace=True, conditions=True, interval=60)
+
+    @external.observe
+    async def observe(key, **_):
+        thing = await cloud.get(key)
+        return None if thing is None else {**thing, 'region': thing['region'].lower()}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'region': 'EU' if is_first else 'eu'})
+        await known(api)
+        await asyncio.sleep(1000)
+        await api.client.patch('things', 'a', {'spec': {'region': 'EU'}})
+        await asyncio.sleep(10_000)
+        assert [call.verb for call in cloud.calls].count('create') == 2
+        condition = get_conditions(await api.client.get('things', 'a'))['Synced']
+        assert condition['reason'] == 'Immutable'
+        assert condition['message'].startswith(
+            "This still differs after the replacement: region. Either create")
+
+        await api.client.patch('things', 'a', {'spec': {'region': 'us'}})
+        await asyncio.sleep(1000)
+        thing, = cloud.living
+        assert thing.content == {'region': 'us'}
+        assert 'replaced' not in get_record(await api.client.get('things', 'a'))
+        cloud.edit(thing.key, {'region': 'xx'})  # in the system: this thing is replaced again
+        await asyncio.sleep(1000)
+        thing, = cloud.living
+        assert thing.content == {'region': 'us'}
+        assert [call.verb for call in cloud.calls].count('create') == 4
+
+
+@virtual_time
+async def test_a_copy_of_an_object_does_not_adopt_what_the_object_was_told_to_adopt():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry)
+    async with running(registry) as api:
+        key = cloud.add(None, {'plan': 'small'})
+        await api.client.create('things', 'a', spec={'plan': 'small'}, metadata={
+            'annotations': {f'{RECORD}.adopt': key}})
+        metadata = (await known(api))['metadata']
+        cloud.faults.extend(['refused', None])  # the first call that creates
+        await api.client.create('things', 'b', spec={'plan': 'large'}, metadata={
+            'annotations': metadata['annotations'], 'finalizers': metadata['finalizers']})
+        await asyncio.sleep(1000)
+        assert get_record(await known(api, 'b'))['key'] != key
+        await api.client.delete('things', 'b')
+        await api.client.wait_gone('things', 'b', timeout=1000)
+        thing, = cloud.living
+        assert (thing.key, thing.content) == (key, {'plan': 'small'})
+
+
+@virtual_time
+async def test_a_thing_of_another_object_is_not_adopted_until_that_one_leaves_it():
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, deletion='orphan', conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        key = get_record(await known(api))['key']
+        await api.client.create('things', 'b', spec={'plan': 'large'}, metadata={
+            'annotations': {f'{RECORD}.adopt': key}})
+        await asyncio.sleep(1000)
+        obj = await api.client.get('things', 'b')
+        assert get_conditions(obj)['Synced']['reason'] == 'Taken'
+        assert get_conditions(obj)['Synced']['message'] == (
+            f"Another object has {key}: it is not adopted.")
+        assert cloud.things[key].content == {'plan': 'small'}
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(200)
+        assert get_record(await known(api, 'b'))['key'] == key
+        thing, = cloud.living
+        assert thing.content == {'plan': 'large'}
+
+
+@virtual_time
+async def test_values_of_other_forms_are_as_desired_and_not_updated(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, interval=60)
+    moment = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+
+    @external.desired
+    def desired(**_):
+        return {'zones': ('a', 'b'), 'since': moment, 'quota': {'cpu': None, 'deep': {'a': None}}}
+
+    @external.observe
+    async def observe(key, **_):
+        return {'zones': ('a', 'b'), 'since': moment, 'other': {1}}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a')
+        await known(api)
+        await asyncio.sleep(1000)
+    assert [call.verb for call in cloud.calls] == ['create']
+    assert "differs" not in caplog.text
+
+
+@virtual_time
+async def test_what_cannot_be_shown_as_json_is_shown_as_text():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, shown=['odd', 'nan', 'time'], interval=60)
+    observed = []
+
+    @external.observe
+    async def observe(key, **_):
+        observed.append(key)
+        return {'plan': 'small', 'odd': {('a', 1): 2}, 'nan': float('nan'),
+                'time': datetime.date(2026, 1, 2)}
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(600)
+        status = (await api.client.get('things', 'a'))['status']['account']
+    assert (status['odd'], status['nan'], status['time']) == (
+        "{('a', 1): 2}", 'nan', '2026-01-02')
+    assert len(observed) >= 8
+
+
+@virtual_time
+async def test_a_deletion_is_not_given_up_though_things_are_not_observed_by_themselves():
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, interval=None)
+    calls = []
+
+    @external.delete
+    async def delete(key, **_):
+        calls.append(key)
+        if len(calls) < 3:
+            raise kopf.PermanentError("The account has debts.")
+        await cloud.delete(key)
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await api.client.delete('things', 'a')
+        await api.client.wait_gone('things', 'a', timeout=5000)
+    assert not cloud.living
+
+
 @virtual_time
 async def test_paused_objects_are_only_observed():
     cloud, registry = Cloud(), make_registry()
@@ -915,7 +1058,8 @@ def test_an_order_is_that_of_the_externals_of_the_same_kind():
 
 @pytest.mark.parametrize('options', [
     {'id': 'a.b'}, {'id': ''}, {'id': 'x' * 51}, {'id': 'a', 'on_drift': 'x'},
-    {'id': 'a', 'deletion': 'x'}])
+    {'id': 'kopf-managed'}, {'id': 'conditions'}, {'id': 'a', 'shown': ['plan', 'phase']},
+    {'id': 'a', 'shown': iter(['key'])}, {'id': 'a', 'deletion': 'x'}])
 def test_wrong_options_are_refused(options):
     with pytest.raises(ValueError):
         kopf.external('things', registry=kopf.OperatorRegistry(), **options)

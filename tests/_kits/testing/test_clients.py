@@ -5,7 +5,14 @@ import yaml
 
 import kopf
 from kopf.testing import (
-    APIError, Fault, Session, open_api, run_sandbox, virtual_time, wait_for_sync)
+    APIError,
+    Fault,
+    Session,
+    open_api,
+    run_sandbox,
+    virtual_time,
+    wait_for_sync,
+)
 
 OBJ = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', 'metadata': {'name': 'obj'}}
 
@@ -120,7 +127,7 @@ async def test_what_cannot_be_deleted_keeps_nothing_else_from_being_deleted(crd)
         await api.client.load(crd, OBJ)
         await api.client.create('configmaps', 'kept')
         await api.client.create('configmaps', 'gone')
-        api.sandbox.faults.add(Fault('refuse', status=403, verb='delete', name='kept'))
+        api.sandbox.faults.add(Fault(action='refuse', status=403, verb='delete', name='kept'))
         with pytest.raises(ExceptionGroup) as info:
             await api.client.clean_up()
         assert [e.status for e in info.value.exceptions] == [403]
