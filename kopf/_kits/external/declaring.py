@@ -204,15 +204,16 @@ def external(
         created, and which are deleted after this one. Default: none.
     :param deletion: ``'delete'``; or ``'orphan'`` to leave the thing when the object is deleted.
     :param on_drift: whether to ``'correct'`` what others have changed, or only to ``'report'`` it.
-    :param replace: whether a thing is replaced by a new one if an immutable field differs. Default:
-        no, that is an error.
+    :param replace: whether a thing is replaced by a new one if an immutable field differs; once for
+        each desired state, if the new one differs from the beginning. Default: no, that is an
+        error.
     :param immutable: the fields that cannot be changed, as in `desired`. Default: none.
     :param consistency: for how long the system can deny what it has just done. Default: 30.
     :param timeout: the time limit of one call. Sync functions cannot be interrupted. Default: 60.
     :param conditions: whether to keep the conditions ``Synced``, ``Ready``, ``Reconciling``, and
         ``Stalled`` in the status of the object. Default: no.
-    :param shown: the fields of what was observed to show in the status of the object. Default:
-        none.
+    :param shown: the fields of what was observed to show in the status of the object, not
+        ``phase`` and ``key``. Default: none.
     :param backoff: the delay before the next attempt after an error. Default: it doubles from
         ``settings.reconciling.error_delay`` to ``settings.reconciling.max_error_delay``.
     :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
@@ -239,7 +240,7 @@ def external(
         registry.
     :raises TypeError: if there is no resource, if ``immutable``, ``after``, or ``shown`` is a
         string, if ``limit`` is no `kopf.Rate`, or if ``limit_key`` is async or no function.
-    :raises ValueError: if ``id``, ``deletion``, ``on_drift``, or a time is wrong, or if
+    :raises ValueError: if ``id``, ``deletion``, ``on_drift``, ``shown``, or a time is wrong, or if
         ``max_interval`` is less than ``interval``.
     """
     if not re.fullmatch('[A-Za-z0-9]([A-Za-z0-9_-]{0,48}[A-Za-z0-9])?', id):

@@ -114,9 +114,8 @@ class Notes(gates.Caller):
 
     def forget(self) -> None:
         """Forget what a call of the former record has brought."""
-        self.is_refused = False
-        self.ended, self.erased, self.observed, self.updated = None, None, UNSEEN, None
-        self.verdict = None
+        self.is_refused, self.observed = False, UNSEEN
+        self.ended = self.erased = self.updated = self.checked = self.verdict = None
 
 
 Members = weakref.WeakValueDictionary[Any, Notes]
@@ -668,7 +667,9 @@ class Journey:
         if step.reason in (machine.MAY_EXIST, 'Immutable'):
             outcome = progression.Outcome(final=True, message=step.message)
         due = math.inf if step.until is None else now.at(step.until)
-        if self.record.phase is Phase.KNOWN and step.reason != machine.WAITING:
+        if step.reason != machine.WAITING and (
+                self.record.phase is Phase.KNOWN
+                or (self.record.phase is Phase.UNKNOWN and self.record.is_hearsay)):
             notes.due = due if notes.due is None else min(notes.due, due)
             due = self._find_due(now.mono)
             due = due if due > now.mono else now.mono + FLOOR

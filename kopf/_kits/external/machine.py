@@ -168,6 +168,10 @@ def step(s: Situation) -> Step:
         case Phase.UNKNOWN if s.is_retry:
             return Write(
                 dataclasses.replace(record, phase=Phase.WANTED, key=None), "somebody says so")
+        case Phase.UNKNOWN if record.is_hearsay and s.observed is UNSEEN and s.is_due:
+            return Call('observe', record.subject)  # it can have been asked in vain before
+        case Phase.UNKNOWN if record.is_hearsay and s.observed not in (UNSEEN, None):
+            return Write(dataclasses.replace(record, phase=Phase.KNOWN), "it is there now")
         case Phase.UNKNOWN:
             return Rest(None, MAY_EXIST, f"It {record.doubt}.")
 
@@ -215,8 +219,7 @@ def _erase(s: Situation) -> Step:
     if key is None:  # an object can be restored with the record of its deletion
         return Release() if s.is_deleting else Write(
             Record(adopted=record.adopted), "nothing is left of what was deleted")
-    is_hearsay = key == record.adopted and record.synced is None  # only people have said so
-    if not s.is_erased and (not is_hearsay or s.observed not in (UNSEEN, None)):
+    if not s.is_erased and (not record.is_hearsay or s.observed not in (UNSEEN, None)):
         return Call('delete', key)
     if s.observed is UNSEEN:
         return Call('observe', key)
@@ -270,9 +273,9 @@ def _keep(s: Situation) -> Step:
 def _miss(s: Situation) -> Step:
     """Create another thing instead of one that is gone, unless people can be wrong about it."""
     record = s.record
-    if record.synced is None and record.key == record.adopted:  # e.g. the key was misspelt
-        return Write(dataclasses.replace(
-            record, phase=Phase.UNKNOWN, key=None), "what was adopted is not there")
+    if record.is_hearsay:  # e.g. the key was misspelt
+        return Write(
+            dataclasses.replace(record, phase=Phase.UNKNOWN), "what was adopted is not there")
     return Write(Record(adopted=record.adopted), "it is gone, though it is wanted") if (
         s.can.corrects) else MISSING
 

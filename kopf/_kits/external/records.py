@@ -88,6 +88,11 @@ class Record:
         return self.previous[0] if self.previous else self.key
 
     @property
+    def is_hearsay(self) -> bool:
+        """Whether only people have said that there is the thing that is looked at first."""
+        return self.subject is not None and self.subject == self.adopted and self.synced is None
+
+    @property
     def doubt(self) -> str:
         """What makes people be asked, in the phase `UNKNOWN`."""
         if self.token is not None:

@@ -276,12 +276,33 @@ async def test_people_are_asked_again_if_there_is_nothing_of_what_they_have_name
             'annotations': {f'{RECORD}.adopt': 'there'}})
         await asyncio.sleep(100)
         record = get_record(await api.client.get('things', 'a'))
-        assert (record['phase'], record.get('key')) == ('unknown', None)
+        assert (record['phase'], record['key']) == ('unknown', 'there')
         assert "It was adopted by the key there, which the system does not have." in caplog.text
         await api.client.patch('things', 'a', {'metadata': {'annotations': {
             f'{RECORD}.adopt': 'theirs'}}})
         assert get_record(await known(api))['key'] == 'theirs'
     assert len(cloud.things) == 1
+
+
+@virtual_time
+async def test_what_people_have_named_is_looked_at_until_it_is_there():
+    """It can be in another region, or the credentials can be wrong."""
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'large'}, metadata={
+            'annotations': {f'{RECORD}.adopt': 'there'}})
+        await asyncio.sleep(1000)
+        condition = get_conditions(await api.client.get('things', 'a'))['Synced']
+        assert condition['reason'] == 'MayExist'
+        cloud.calls.clear()
+        await asyncio.sleep(3000)
+        assert 9 <= len(cloud.calls) <= 12  # no more often than at the interval
+        cloud.things['there'] = Thing('there', None, {'plan': 'small'}, 0.0)
+        await asyncio.sleep(400)
+        assert get_record(await known(api))['key'] == 'there'
+        thing, = cloud.living
+        assert thing.content == {'plan': 'large'}
 
 
 @virtual_time
