@@ -255,7 +255,7 @@ def _keep(s: Situation) -> Step:
     names = name_fields(found)
     if any(item.field[:len(path)] == path[:len(item.field)]
            for item in found for path in can.immutable):
-        if record.replaced == s.digest:  # the next one would differ, too
+        if record.replaced == s.digest:  # the next one would also differ
             return Rest(False, 'Immutable', f"This still differs after the replacement: {names}. "
                         f"Either create does not set it, or desired and observe return it in "
                         f"different forms.")

@@ -28,7 +28,8 @@ RECORDS = st.builds(
     Record, phase=st.sampled_from(Phase), token=st.none() | st.just('t'), key=st.none() | KEYS,
     attempt=st.integers(0, 3), by=st.none() | st.just('x'), since=st.none() | TIMES,
     previous=st.lists(st.sampled_from(['p1', 'p2']), unique=True, max_size=2).map(tuple),
-    adopted=st.none() | KEYS, synced=st.sampled_from([None, 'd1', 'd2']), replaced=st.sampled_from([None, 'd1', 'd2']),
+    adopted=st.none() | KEYS, synced=st.sampled_from([None, 'd1', 'd2']),
+    replaced=st.sampled_from([None, 'd1', 'd2']),
 ).filter(lambda record: (
     (record.key is not None) == (record.phase in (Phase.KNOWN, Phase.DELETING))
     or (record.phase is Phase.DELETING and record.previous))
