@@ -39,7 +39,7 @@ class Api:
         if method == 'GET' and not name:
             label, _, value = urllib.parse.parse_qs(parts.query)['labelSelector'][0].partition('=')
             return {'items': [raw for raw in self.leases.values()
-                              if raw['metadata']['labels'].get(label) == value]}
+                              if raw['metadata'].get('labels', {}).get(label) == value]}
         if method == 'POST':
             name = body['metadata']['name']
             if name in self.leases:
@@ -57,7 +57,7 @@ class Api:
             self.version += 1
             body['metadata']['resourceVersion'] = str(self.version)
             self.leases[name] = body
-            shard = body['metadata']['labels'].get(rosters.SHARD)
+            shard = body['metadata'].get('labels', {}).get(rosters.SHARD)
             if shard is not None:
                 self.moves += bool(body['spec']['holderIdentity'])
                 self.holders[int(shard)] = body['spec']['holderIdentity']

@@ -209,6 +209,68 @@ async def test_replicas_with_another_number_of_shards_wait_until_the_former_ones
         assert now() - left >= DURATION
 
 
+def elect(api, holder):
+    """Let an operator hold the Lease of its leader election, which has the same name."""
+    known = api.leases.get('app', {'metadata': {'name': 'app'}})
+    api.request('PUT' if 'app' in api.leases else 'POST', '/leases/app', {
+        **known, 'spec': {'holderIdentity': holder, 'leaseDurationSeconds': 15, 'renewTime': f'{now()}'}})
+
+
+@testing.virtual_time
+async def test_a_leader_that_has_exited_leaves_its_lease_to_the_sharding(caplog):
+    api = Api()
+    elect(api, 'leader')
+    replicas = [Replica(api, f'r{number}', count=4).start() for number in range(2)]
+    await asyncio.sleep(DURATION - 1)
+    assert count_held(replicas) == [0, 0]
+    assert caplog.text.count("Waiting for the Lease ns/app: it is not of the sharding, and 'leader' "
+                             "holds it, e.g. as the leader.") == 2
+    await asyncio.sleep(2 * DURATION + 3 * PERIOD)
+    assert count_held(replicas) == [2, 2]
+    for replica in replicas:
+        await replica.kill()
+
+
+@testing.virtual_time
+async def test_a_living_leader_is_waited_for():
+    api = Api()
+    replica = Replica(api, 'r', count=4).start()
+    for _ in range(100):
+        elect(api, 'leader')
+        await asyncio.sleep(PERIOD)
+        assert count_held([replica]) == [0]
+    await asyncio.sleep(2 * DURATION + 3 * PERIOD)
+    assert count_held([replica]) == [4]
+    await replica.kill()
+
+
+@testing.virtual_time
+async def test_a_leader_that_has_taken_the_lease_of_the_scheme_is_let_alone_while_it_renews(caplog):
+    async with World(2) as world:
+        for number in range(50):
+            elect(world.api, 'leader')
+            await asyncio.sleep(PERIOD)
+            if number > DURATION / PERIOD:
+                assert count_held(world.replicas) == [0, 0]
+        assert world.api.leases['app']['spec']['holderIdentity'] == 'leader'
+        await wait_fair(world.replicas, COUNT)
+    assert "in force is 'leader'" in caplog.text
+
+
+@testing.virtual_time
+async def test_leases_that_have_lost_their_labels_get_them_again():
+    async with World(2) as world:
+        for name in ('app', 'app-shard-0', next(
+                name for name in world.api.leases if 'shard' not in name and name != 'app')):
+            raw = world.api.leases[name]
+            world.api.request('PUT', f'/leases/{name}', {
+                **raw, 'metadata': {**raw['metadata'], 'labels': {}}})
+        await asyncio.sleep(5 * DURATION)
+        assert sum(count_held(world.replicas)) == COUNT
+        assert all(raw['metadata']['labels'].get(rosters.LABEL) == 'app'
+                   for raw in world.api.leases.values())
+
+
 @testing.virtual_time
 async def test_lack_of_rights_is_told_once(caplog):
     class Forbidding(Replica):

@@ -69,6 +69,8 @@ class Participation:
         self._member: Mapping[str, Any] | None = None
         """The own Lease as it was written or read last."""
         self._seen: dict[str, leases.Sighting] = {}
+        self._unlisted: dict[str, leases.Sighting] = {}
+        """The Leases that have names of the sharding, but not its labels."""
         self._settled_at = 0.0
         """Until when other members are expected, if all start at once."""
         self._is_blocked = False
@@ -187,12 +189,14 @@ class Participation:
         if rosters.is_scheme_settled(self._seen, group=group, view=view, now=now):
             self._is_blocked = False
             return True
-        if scheme != group.scheme and view.others and not self._is_blocked:
+        is_blocked = bool(view.others) or (
+            known is not None and rosters.is_foreign(known, group=group, now=now))
+        if scheme != group.scheme and is_blocked and not self._is_blocked:
             self._is_blocked = True
             logger.warning(
                 f"Waiting until all replicas with other shards have exited: this one has "
                 f"{group.count} shards by {group.by}; in force is {scheme!r}.")
-        if scheme != group.scheme and not view.others:
+        if scheme != group.scheme and not is_blocked:
             await self._attempt('set the scheme', self._put(
                 self._find(group.name), group.name, group.scheme, role='scheme'))
         if scheme != group.scheme and self._own.grants:
@@ -260,9 +264,29 @@ class Participation:
             self, known: Mapping[str, Any] | None, name: str, holder: str, *,
             role: str, shard: int | None = None,
     ) -> Mapping[str, Any]:
-        return await self._client.put(known, rosters.make(
-            known, name, holder, role=role, shard=shard, group=self._group,
-            now=self._renewal.now))
+        make = functools.partial(
+            rosters.make, name=name, holder=holder, role=role, shard=shard, group=self._group)
+        try:
+            return await self._client.put(known, make(known, now=self._renewal.now))
+        except errors.APIConflictError:
+            if known is not None or (known := await self._find_unlisted(name)) is None:
+                raise
+        return await self._client.put(known, make(known, now=self._renewal.now))
+
+    async def _find_unlisted(self, name: str) -> Mapping[str, Any] | None:
+        """Find a Lease without the labels of the sharding; None as long as it has a holder."""
+        group, former = self._group, self._unlisted.pop(name, None)
+        raw = await self._client.get(name)
+        item = leases.see(former, raw, now=self._clock())
+        if raw is None or item.labels.get(rosters.LABEL) == group.name:
+            return None  # it has changed since the list
+        if not rosters.is_foreign(item, group=group, now=self._clock()):
+            return raw
+        self._unlisted[name] = item
+        if former is None:
+            logger.warning(f"Waiting for the Lease {group.namespace}/{name}: it is not of the "
+                           f"sharding, and {item.holder!r} holds it, e.g. as the leader.")
+        return None
 
     async def _attempt(self, what: str, work: Awaitable[T]) -> T | None:
         return await self._renewal.attempt(what, self._make_complaint(what), work)

@@ -163,6 +163,17 @@ def is_scheme_settled(seen: Roster, *, group: Group, view: View, now: float) -> 
         holder in view.members and holder != group.me for holder in view.holders)
 
 
+def is_foreign(item: leases.Sighting, *, group: Group, now: float) -> bool:
+    """
+    Whether somebody holds a Lease with a name of this sharding for another purpose, such as for the
+    leader election of replicas that are still running.
+    """
+    is_own = item.labels.get(LABEL) == group.name and (
+        item.labels.get(ROLE) != 'scheme' or item.labels.get(SCHEME) == item.holder)
+    return not is_own and item.holder not in ('', group.me) and (
+        now < max(item.until, item.since + group.duration))
+
+
 def make(
         raw: Mapping[str, Any] | None, name: str, holder: str, *,
         role: str, shard: int | None = None, group: Group, now: clocks.Moment,
