@@ -137,8 +137,9 @@ class Resource:
             itself.
         :param params: the parameters of the query. Default: none.
         :raises ValueError: if a cluster-scoped resource has a namespace; if an object of a
-            namespaced resource has no namespace; if there is a subresource but no name. If it is
-            not known whether the resource is namespaced, the namespace is not checked.
+            namespaced resource has no namespace; if there is a subresource but no name; if a name
+            is a dot or two. If it is not known whether the resource is namespaced, the namespace is
+            not checked.
         """
         if self.namespaced is False and namespace is not None:
             raise ValueError("Specific namespaces are not supported for cluster-scoped resources.")
@@ -150,15 +151,25 @@ class Resource:
         url = '' if server is None else server.rstrip('/')
         url += f"/{'apis' if self.group else 'api'}/{self.api_version}"
         if namespace is not None:
-            url += f'/namespaces/{namespace}'
+            url += f'/namespaces/{_quote(namespace)}'
         url += f'/{self.plural}'
         if name is not None:
-            url += f'/{name}'
+            url += f'/{_quote(name)}'
         if subresource is not None:
             url += f'/{subresource}'
         if params:
             url += f'?{urllib.parse.urlencode(params)}'
         return url
+
+
+def _quote(name: str) -> str:
+    """Quote a name in a path: it can come from a field of any object, as a reference to another."""
+    if name in ('.', '..'):
+        raise ValueError(f"{name!r} is not a name.")
+    return name if _PLAIN(name) else urllib.parse.quote(name, safe='')
+
+
+_PLAIN = re.compile(r'[A-Za-z0-9.:_-]*').fullmatch
 
 
 class Marker(enum.Enum):

@@ -446,7 +446,7 @@ class Journey:
         elif self.is_deleting or notes.is_asked or (
                 notes.digest not in (None, self.record.synced)):
             urgency = gates.Urgency.QUESTION
-        is_safe = verb != 'create' or external.abilities.is_idempotent  # it can be repeated
+        is_safe = verb != 'create' or external.abilities.is_idempotent or external.abilities.finds
         if not gate.enter(notes, urgency, is_safe=is_safe):
             if gate.is_broken:
                 notes.distrust()  # it is long ago when the system is back
@@ -502,6 +502,8 @@ class Journey:
             if verb == 'create':
                 notes.announced, notes.is_refused, notes.ended = None, False, None
                 self.found, notes.searched_at = UNSEEN, float('-inf')
+            if verb == 'observe':  # who asks from now on, can know of something newer
+                notes.is_asked = False
             gate.begin(notes)
             outcome = await self._invoke(step)
         except BaseException:
@@ -555,7 +557,6 @@ class Journey:
             case 'observe':
                 notes.observed, notes.observed_at = result, now.mono
                 notes.observed_key, notes.checked = step.key, notes.digest
-                notes.is_asked = False
                 notes.due = now.mono + self._find_pace(result) * random.uniform(
                     1 - SPREAD, 1 + SPREAD)
                 if record.phase is Phase.KNOWN and self.desired is not None and (

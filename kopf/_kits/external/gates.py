@@ -3,7 +3,8 @@ Gates: how many calls a system gets, and when: by its limit, and by whether it i
 
 All objects share a gate. Who may not call is queued, is woken up when there is room, and asks again
 then; nothing is polled. The most urgent comes first. When a system has failed several times in a
-row, only probes are let through, until one of them succeeds.
+row, only probes are let through, until one of them succeeds. Who fails again although others have
+succeeded meanwhile has a problem of its own: that is no failure of the system.
 """
 import asyncio
 import collections
@@ -82,6 +83,8 @@ class Caller:
     wake: Callable[[], None]
     is_safe: bool = True
     """Whether its call can be repeated, so that it can be a probe."""
+    failed: int | None = None
+    """How many calls had succeeded when one of its calls failed last; None if none has failed."""
 
 
 class Gate:
@@ -105,6 +108,7 @@ class Gate:
         """Until when the system wants no calls."""
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
+        self._successes = 0
         self._probing = PROBING
         self.breaks = 0
 
@@ -166,8 +170,11 @@ class Gate:
         has_begun = arrival < math.inf
         if has_begun and self._rate is not None:
             self._counted.append(min(arrival, now))
-        if has_failed is not None:
-            self._failures = self._failures + 1 if has_failed else 0
+        if has_failed:
+            self._failures += self.is_broken or caller.failed in (None, self._successes)
+            caller.failed = self._successes
+        elif has_failed is not None:
+            self._failures, self._successes = 0, self._successes + 1
         if self.is_broken and has_begun:
             if not was_broken:
                 self._probing, self.breaks = PROBING, self.breaks + 1
@@ -227,8 +234,10 @@ class Gate:
         if due > now:
             self._arm()
             return
-        places = ((caller, queue) for queue in self._queues for caller in queue)
-        waiting = sorted(places, key=lambda place: not place[0].is_safe) if self.is_broken else (
+        queues = reversed(self._queues) if self.is_broken else self._queues  # reads are best probes
+        places = ((caller, queue) for queue in queues for caller in queue)
+        waiting = sorted(places, key=lambda place: (
+            not place[0].is_safe, place[0].failed is not None)) if self.is_broken else (
             list(itertools.islice(places, MAX_WOKEN)))
         for caller, queue in waiting:
             if room < 1:

@@ -106,10 +106,23 @@ def make_decoder(cls: type, path: dicts.FieldPath) -> decoding.Decoder:
     shape = _find(cls, path)
     assert shape is not None
     decode = decoding.make(shape, '.'.join(path))
-    if path != ('status',) or not any(not field.is_optional for field in shape.fields):
+    status = writing.find(shapes.read(cls).fields)
+    required = {field.wire for field in status.fields if not field.is_optional} if status else set()
+    if not required or path not in ((), ('status',)):
         return decode
-    # An object has no status at first, whatever its type requires.
-    return lambda raw: decode(raw) if raw else None
+    # An object has no status at first, and then what others have written, whatever is required.
+
+    def decode_status(raw: Any) -> Any:
+        is_partial = not raw or (isinstance(raw, Mapping) and not required <= raw.keys())
+        return None if is_partial else decode(raw)
+
+    def decode_object(raw: Any) -> Any:
+        status = raw.get('status') if isinstance(raw, Mapping) else None
+        if isinstance(status, Mapping) and not required <= status.keys():
+            raw = {key: value for key, value in raw.items() if key != 'status'}
+        return decode(raw)
+
+    return decode_status if path else decode_object
 
 
 def _evaluate(cls: type, fn: Callable[..., Any], annotation: Any, place: str) -> Any:

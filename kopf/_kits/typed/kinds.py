@@ -362,7 +362,13 @@ def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
     schema = schemas.normalise(schemas.make(dataclasses.replace(
         shape, fields=tuple(own), rules=tuple(declared.rules)), path))
     subresources: dict[str, Any] = {}
-    if any(field.wire == 'status' for field in own):
+    status = next((field for field in own if field.wire == 'status'), None)
+    if status is not None:
+        if not status.is_optional:  # the API drops a status at the creation, and then requires it
+            raise DeclarationError(
+                f"{path}.status has no default, but new objects have no status. Write "
+                f"'status: … | None = None', or give it a default.")
+        schema['properties']['status'].pop('required', None)  # conditions can be written before
         subresources['status'] = {}
     if declared.scale is not None:
         paths = {'specReplicasPath': declared.scale.replicas,

@@ -213,7 +213,8 @@ def elect(api, holder):
     """Let an operator hold the Lease of its leader election, which has the same name."""
     known = api.leases.get('app', {'metadata': {'name': 'app'}})
     api.request('PUT' if 'app' in api.leases else 'POST', '/leases/app', {
-        **known, 'spec': {'holderIdentity': holder, 'leaseDurationSeconds': 15, 'renewTime': f'{now()}'}})
+        **known, 'spec': {
+            'holderIdentity': holder, 'leaseDurationSeconds': 15, 'renewTime': f'{now()}'}})
 
 
 @testing.virtual_time
@@ -223,8 +224,9 @@ async def test_a_leader_that_has_exited_leaves_its_lease_to_the_sharding(caplog)
     replicas = [Replica(api, f'r{number}', count=4).start() for number in range(2)]
     await asyncio.sleep(DURATION - 1)
     assert count_held(replicas) == [0, 0]
-    assert caplog.text.count("Waiting for the Lease ns/app: it is not of the sharding, and 'leader' "
-                             "holds it, e.g. as the leader.") == 2
+    assert caplog.text.count(
+        "Waiting for the Lease ns/app: it is not of the sharding, and 'leader' holds it, e.g. as "
+        "the leader.") == 2
     await asyncio.sleep(2 * DURATION + 3 * PERIOD)
     assert count_held(replicas) == [2, 2]
     for replica in replicas:

@@ -16,7 +16,7 @@ import kopf
 from kopf import testing
 from kopf._kits.external import declaring, driving
 from kopf.testing import virtual_time
-from tests._kits.external.clouds import Cloud, Thing, declare
+from tests._kits.external.clouds import Cloud, CloudError, Thing, declare
 from tests.crds import make_crd
 
 RECORD = 'external.kopf.dev/account'
@@ -909,6 +909,63 @@ async def test_triggers_of_threads_observe_once():
             await asyncio.sleep(50)
             assert [call.verb for call in cloud.calls] == ['get', 'update', 'get']
             assert thing.content == {'plan': 'small'}
+
+
+@pytest.mark.parametrize('interval', [300, None])
+@virtual_time
+async def test_a_trigger_during_an_observation_observes_again(interval):
+    """What the answer shows, can be older than what the trigger is about."""
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, interval=interval)
+
+    @external.observe
+    async def observe(key, **_):
+        found = await cloud.get(key)
+        await asyncio.sleep(3)
+        return found
+
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(10)
+        thing, = cloud.living
+        external.trigger(thing.key)
+        await asyncio.sleep(1)
+        cloud.edit(thing.key, {'plan': 'drifted'})
+        external.trigger(thing.key)
+        await asyncio.sleep(20)
+        assert thing.content == {'plan': 'small'}
+
+
+@pytest.mark.parametrize('finds', [False, True])
+@virtual_time
+async def test_a_few_objects_that_always_fail_do_not_stop_the_others(finds, caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, finds=finds)
+
+    @external.delete
+    async def delete(key, name, **_):
+        if name.startswith('bad'):
+            raise CloudError(500)
+        await cloud.delete(key)
+
+    async with running(registry) as api:
+        for name in [f'bad{number}' for number in range(6)] + ['a', 'b', 'c']:
+            await api.client.create('things', name, spec={'plan': 'small'})
+            await known(api, name)
+        for number in range(6):
+            await api.client.delete('things', f'bad{number}')
+        await asyncio.sleep(1000)
+        caplog.clear()
+        cloud.calls.clear()
+        await api.client.create('things', 'new', spec={'plan': 'small'})
+        await api.client.delete('things', 'a')
+        await asyncio.sleep(40)
+        await known(api, 'new')
+        await api.client.wait_gone('things', 'a')
+        await asyncio.sleep(3600)
+    assert [call.verb for call in cloud.calls].count('get') > 20
+    assert caplog.text.count("is not available") < 5
 
 
 @virtual_time

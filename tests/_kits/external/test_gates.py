@@ -17,10 +17,11 @@ def make_gate(rate, share=1.0):
 
 
 async def call(gate, urgency=Urgency.ROUTINE, *, calls, arrives=0.0, lasts=0.0, fails=False,
-               is_safe=True):
+               is_safe=True, caller=None):
     """Call as soon as it is allowed; return how many times it was asked for."""
     woken, asked = asyncio.Event(), 0
-    caller = Caller(woken.set)
+    caller = Caller(woken.set) if caller is None else caller
+    caller.wake = woken.set
     while not gate.enter(caller, urgency, is_safe=is_safe):
         asked += 1
         await woken.wait()
@@ -150,6 +151,41 @@ async def test_probes_are_calls_that_can_be_repeated():
     observation = asyncio.create_task(call(gate, Urgency.ROUTINE, calls=calls))
     await asyncio.gather(creation, observation)
     assert [urgency for _, urgency in calls] == [Urgency.ROUTINE, Urgency.CHANGE]
+
+
+@virtual_time
+async def test_probes_are_first_reads_and_calls_of_those_who_have_not_failed():
+    gate, calls, bad = make_gate(None), [], [Caller(lambda: None) for _ in range(5)]
+    for caller in bad:
+        await call(gate, calls=calls, fails=True, caller=caller)
+    calls.clear()
+    waiting = [asyncio.create_task(call(
+        gate, Urgency.ROUTINE, calls=calls, fails=True, caller=caller)) for caller in bad]
+    await asyncio.sleep(1)
+    waiting += [asyncio.create_task(call(gate, urgency, calls=calls, fails=True))
+                for urgency in (Urgency.CHANGE, Urgency.ROUTINE, Urgency.QUESTION)]
+    await asyncio.sleep(100)
+    assert [urgency for _, urgency in calls[:4]] == [
+        Urgency.ROUTINE, Urgency.QUESTION, Urgency.CHANGE, Urgency.ROUTINE]
+    await asyncio.gather(*waiting)
+
+
+@virtual_time
+async def test_those_who_fail_while_others_succeed_are_no_failure_of_the_system():
+    gate, calls, bad = make_gate(None), [], [Caller(lambda: None) for _ in range(5)]
+    for caller in bad:
+        await call(gate, calls=calls, fails=True, caller=caller)
+    assert gate.is_broken
+    await call(gate, calls=calls)
+    for _ in range(10):
+        for caller in bad:
+            await call(gate, calls=calls, fails=True, caller=caller)
+        assert not gate.is_broken
+        await call(gate, calls=calls)
+    for _ in range(2):  # now, nobody succeeds
+        for caller in bad:
+            await call(gate, calls=calls, fails=True, caller=caller)
+    assert gate.is_broken
 
 
 @virtual_time

@@ -81,6 +81,37 @@ def test_the_status_is_a_subresource_if_there_is_any():
     assert 'subresources' not in get_version(define(cls=Plain))
 
 
+def test_a_status_must_have_a_default_as_new_objects_have_none():
+    class Thing:
+        spec: Spec
+        status: Status
+
+    with pytest.raises(kopf.DeclarationError, match=(
+            "^Thing.status has no default, but new objects have no status. Write 'status: … | None "
+            "= None', or give it a default.$")):
+        define(cls=Thing)
+
+
+def test_nothing_is_required_of_a_status_as_others_can_write_to_it_before():
+    @dataclasses.dataclass
+    class Inner:
+        size: int
+
+    @dataclasses.dataclass
+    class Ready:
+        ready: int
+        inner: Inner
+
+    class Thing:
+        spec: Spec
+        status: Ready | None = None
+
+    schema = get_version(define(cls=Thing))['schema']['openAPIV3Schema']
+    assert 'required' not in schema['properties']['status']
+    assert schema['properties']['status']['properties']['inner']['required'] == ['size']
+    assert 'status' not in schema['required']
+
+
 def test_descriptions_come_from_docstrings_and_comments():
     spec = get_version(define())['schema']['openAPIV3Schema']['properties']['spec']
     assert spec['description'] == "What is wanted."
@@ -106,7 +137,7 @@ def test_columns_have_the_types_of_their_fields():
 def test_columns_can_show_values_of_maps():
     class Thing:
         spec: Spec
-        status: dict[str, int]
+        status: dict[str, int] | None = None
 
     columns = [kopf.Column('Ready', r'.status.example\.com/ready')]
     version = get_version(define(cls=Thing, columns=columns))

@@ -13,7 +13,7 @@ from kopf import testing
 from kopf._cogs.aiokits import clocks
 from kopf._core.actions import execution
 from kopf._core.engines.admission import reviewing, webhooks
-from kopf._kits.typed import kinds
+from kopf._kits.typed import binding, kinds
 from tests.crds import make_crd
 
 
@@ -558,6 +558,31 @@ async def test_admission_handlers_of_a_field_get_the_whole_objects():
     assert seen == [(None, 3)]
     with pytest.raises(TypeError, match="has no field 'spec.size'"):
         kopf.on.validate(Database, registry=registry, field='spec.size')(validate_fn)
+
+
+@pytest.mark.parametrize('status', [None, {}, {'conditions': []}, {'note': 'x'}])
+async def test_a_status_is_none_until_it_has_all_that_is_required(status):
+    @dataclasses.dataclass
+    class Ready:
+        ready: int
+        note: str = ''
+
+    @kopf.crd('example.com', 'v1', plural='readies')
+    @dataclasses.dataclass
+    class Thing:
+        spec: dict[str, int]
+        status: Ready | None = None
+
+    raw = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {'name': 'x'}, 'spec': {}}
+    raw |= {} if status is None else {'status': status}
+    assert binding.make_decoder(Thing, ('status',))(status) is None
+    assert binding.make_decoder(Thing, ())(raw).status is None
+    raw['status'] = {'ready': 1, **(status or {})}
+    assert binding.make_decoder(Thing, ())(raw).status.ready == 1
+    assert binding.make_decoder(Thing, ('status',))(raw['status']).ready == 1
+    raw['status'] = {'ready': 'x'}
+    assert binding.make_decoder(Thing, ())(raw).reasons == (
+        "status.ready: is a string, not an integer",)
 
 
 async def test_admission_handlers_refuse_misfits_with_all_reasons():
