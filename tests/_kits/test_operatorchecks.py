@@ -134,11 +134,11 @@ def test_what_is_written_to_the_status_of_a_class_must_be_in_it():
     with kinds.separated():
         @kopf.crd('example.com', 'v1', plural='tenants')
         class Lacking:
-            status: LackingStatus
+            status: LackingStatus | None = None
 
         @kopf.crd('example.com', 'v1', plural='others')
         class Complete:
-            status: CompleteStatus
+            status: CompleteStatus | None = None
 
     assert check(declare_for(Complete))[1] == []
     assert check(declare_for(Lacking))[1] == [

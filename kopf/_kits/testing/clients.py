@@ -608,7 +608,8 @@ class SyncClient:
 
         :param sources: objects, or paths of YAML files with objects.
         :returns: the objects.
-        :raises ValueError: if a file contains other things than objects.
+        :raises ValueError: if a file contains other things than objects, or a definition serves no
+            version.
         """
         return self._run(self._client.load(*sources))
 
