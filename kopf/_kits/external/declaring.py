@@ -204,9 +204,8 @@ def external(
         created, and which are deleted after this one. Default: none.
     :param deletion: ``'delete'``; or ``'orphan'`` to leave the thing when the object is deleted.
     :param on_drift: whether to ``'correct'`` what others have changed, or only to ``'report'`` it.
-    :param replace: whether a thing is replaced by a new one if an immutable field differs; once for
-        each desired state, if the new one differs from the beginning. Default: no, that is an
-        error.
+    :param replace: whether a thing is replaced by a new one if an immutable field differs; twice at
+        most, if the new ones also differ. Default: no, that is an error.
     :param immutable: the fields that cannot be changed, as in `desired`. Default: none.
     :param consistency: for how long the system can deny what it has just done. Default: 30.
     :param timeout: the time limit of one call. Sync functions cannot be interrupted. Default: 60.

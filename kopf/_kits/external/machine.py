@@ -123,6 +123,12 @@ UNOBSERVED = Rest(None, 'NotObserved', "It is observed later.")
 SETTLING = Rest(None, 'Settling', "The system can still deny what was done.")
 MISSING = Rest(False, 'Missing', "The system does not have it any more.")
 REMAINS = Rest(False, 'Deleting', "The system still has it.")
+MAX_REPLACED = 2
+"""
+How many things are replaced in a row that were never as they should be: others can have changed one
+of them meanwhile, but hardly each.
+"""
+
 TAKEN_PAUSE = datetime.timedelta(minutes=1)
 """The pause before it is tried again to adopt what another object has."""
 
@@ -160,7 +166,7 @@ def step(s: Situation) -> Step:
                         s.now + TAKEN_PAUSE)
         case _ if s.adopt is not None and is_named:
             return Write(dataclasses.replace(
-                know(record, s.adopt, s.now), adopted=s.adopt, replaced=None,
+                know(record, s.adopt, s.now), adopted=s.adopt, replaced=0,
                 previous=tuple(key for key in record.previous if str(key) != s.adopt),
             ), "somebody has named it")
         case Phase.WANTED:
@@ -247,22 +253,22 @@ def _keep(s: Situation) -> Step:
         return _settle(s) or _miss(s)
     found = compare(s.observed, s.desired)
     if not found or s.updated == s.digest:
-        if is_new or (not found and record.replaced is not None):
+        if is_new or (not found and record.replaced):
             return Write(dataclasses.replace(
-                record, synced=s.digest, replaced=record.replaced if found else None,
+                record, synced=s.digest, replaced=record.replaced if found else 0,
             ), "it is as it should be")
         return SETTLING if found else SYNCED
     names = name_fields(found)
     if any(item.field[:len(path)] == path[:len(item.field)]
            for item in found for path in can.immutable):
-        if record.replaced == s.digest:  # the next one would also differ
-            return Rest(False, 'Immutable', f"This still differs after the replacement: {names}. "
-                        f"Either create does not set it, or desired and observe return it in "
-                        f"different forms.")
+        if record.replaced >= MAX_REPLACED and not is_new:  # the next one would also differ
+            return Rest(False, 'Immutable', f"This still differs after {MAX_REPLACED} replacements:"
+                        f" {names}. Either create does not set it, or desired and observe return "
+                        f"it in different forms.")
         if can.replaces and (can.corrects or is_new):
             return Write(
                 Record(previous=record.keys, adopted=record.adopted, since=record.since,
-                       replaced=s.digest),
+                       replaced=1 if is_new else record.replaced + 1),
                 f"it is to be replaced, as {names} cannot be changed")
         return Rest(False, 'Immutable', f"This cannot be changed: {names}.")
     if not can.updates or not (can.corrects or is_new):

@@ -71,9 +71,8 @@ class Record:
     """The key of the annotation that was followed, so that it is not followed twice."""
     synced: str | None = None
     """The digest of the desired state that the thing has got."""
-    replaced: str | None = None
-    """The digest of the desired state for which the last thing was replaced, until the new one is
-    as it should be: what differs in each new thing is not replaced again."""
+    replaced: int = 0
+    """How many things were replaced in a row for what is desired, and were never like that."""
     of: str | None = None
     """The name of the object, with its namespace: a copy of the object has another thing."""
 
@@ -124,9 +123,9 @@ class Record:
 
 
 _TYPES: Mapping[str, Any] = {
-    'phase': str, 'attempt': int, 'since': str, 'previous': list,
+    'phase': str, 'attempt': int, 'replaced': int, 'since': str, 'previous': list,
     **dict.fromkeys(('key', 'adopted'), Key | None),
-    **dict.fromkeys(('token', 'by', 'synced', 'replaced', 'of'), str | None)}
+    **dict.fromkeys(('token', 'by', 'synced', 'of'), str | None)}
 """The types of the encoded fields: people can edit them."""
 
 

@@ -19,7 +19,7 @@ from unittest import mock
 import kopf
 from kopf._cogs.clients import errors
 from kopf._core.intents import registries
-from kopf._kits.external import driving, gates, records
+from kopf._kits.external import driving, gates, machine, records
 from kopf._kits.testing import virtual
 from tests._core.reactor import worlds
 from tests._kits.external import clouds
@@ -443,6 +443,9 @@ class Life:
             raise Violation(f"{name} is not settled: {record}")
         if [thing.key for thing in things] != [record.key]:
             raise Violation(f"{len(things)} things for {name}, and the key is {record.key}")
+        if record.replaced >= machine.MAX_REPLACED and any(
+                each['reason'] == 'Immutable' for each in raw['status']['conditions']):
+            return False  # others have changed each new thing, and it says so
         if things[0].content['plan'] != raw['spec']['plan']:
             raise Violation(f"{name} is not as it should be")
         return True
