@@ -647,6 +647,8 @@ class Journey:
         if step.reason == machine.MAY_EXIST:
             step = step._replace(message=self._advise(step.message))
             self._complain(step.message)
+        if step is machine.MISSING:
+            self._complain(step.message)
         if self.vain is not None:
             step = machine.Rest(False, 'Drifted', self.vain)
         if notes.observed is UNSEEN and step.reason != machine.MAY_EXIST:

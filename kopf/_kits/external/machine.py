@@ -121,7 +121,8 @@ SYNCED = Rest(True, 'Synced')
 PAUSED = Rest(None, 'Paused')
 UNOBSERVED = Rest(None, 'NotObserved', "It is observed later.")
 SETTLING = Rest(None, 'Settling', "The system can still deny what was done.")
-MISSING = Rest(False, 'Missing', "The system does not have it any more.")
+MISSING = Rest(False, 'Missing', "The system does not have it any more, and it is created again "
+               "when what is desired changes.")
 REMAINS = Rest(False, 'Deleting', "The system still has it.")
 MAX_REPLACED = 2
 """
@@ -282,8 +283,9 @@ def _miss(s: Situation) -> Step:
     if record.is_hearsay:  # e.g. the key was misspelt
         return Write(
             dataclasses.replace(record, phase=Phase.UNKNOWN), "what was adopted is not there")
-    return Write(Record(adopted=record.adopted), "it is gone, though it is wanted") if (
-        s.can.corrects) else MISSING
+    if s.can.corrects or record.synced != s.digest:  # or the object was changed
+        return Write(Record(adopted=record.adopted), "it is gone, though it is wanted")
+    return MISSING
 
 
 def name_fields(found: diffs.Diff) -> str:

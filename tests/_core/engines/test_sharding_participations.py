@@ -286,6 +286,22 @@ async def test_lack_of_rights_is_told_once(caplog):
     assert 'verbs: [list, get, create, update, delete]' in line
 
 
+@testing.virtual_time
+async def test_a_missing_namespace_is_told_once(caplog):
+    class Homeless(Replica):
+        async def request(self, method, path, **kwargs):
+            if method == 'GET' and path.endswith('leases'):
+                return {'items': []}
+            raise errors.APINotFoundError('namespaces "ns" not found', status=404)
+
+    replica = Homeless(Api(), 'me', count=COUNT).start()
+    await asyncio.sleep(100)
+    await replica.kill()
+    assert [record.message for record in caplog.records] == [
+        'Could not renew the membership of the sharding ns/app, and will try again: namespaces '
+        '"ns" not found']
+
+
 FAULTS = ['kill', 'stop', 'suspend', 'cut', 'add']
 
 

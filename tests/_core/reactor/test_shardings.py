@@ -68,6 +68,13 @@ def test_durations_have_to_fit(settings):
         sharding.verify(settings)
 
 
+@pytest.mark.parametrize('count', [0, -1, 2.5])
+def test_there_is_a_whole_number_of_shards(settings, count):
+    settings.sharding.count = count
+    with pytest.raises(SettingsError, match='must be a whole number from 1 on'):
+        sharding.verify(settings)
+
+
 def test_shards_are_by_what_is_known(settings):
     settings.sharding.by = 'name'
     with pytest.raises(SettingsError, match="'uid', 'own-uid', 'namespace', or a function"):

@@ -600,6 +600,27 @@ async def test_drift_is_only_reported_on_request_but_changes_are_made():
 
 
 @virtual_time
+async def test_what_has_vanished_is_created_again_by_a_change_if_drift_is_only_reported(caplog):
+    cloud, registry = Cloud(), make_registry()
+    declare(cloud, registry=registry, interval=60, on_drift='report', conditions=True)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        cloud.living[0].deleted = cloud.now
+        await asyncio.sleep(1000)
+        assert not cloud.living
+        condition = get_conditions(await api.client.get('things', 'a'))['Synced']
+        assert condition['reason'] == 'Missing'
+        line, = [record.message for record in caplog.records if record.levelname == 'ERROR']
+        assert line.endswith("The system does not have it any more, and it is created again when "
+                             "what is desired changes.")
+        await api.client.patch('things', 'a', {'spec': {'plan': 'large'}})
+        await asyncio.sleep(10)
+        assert [thing.content for thing in cloud.living] == [{'plan': 'large'}]
+
+
+@virtual_time
 async def test_immutable_fields_are_an_error():
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry, immutable=['plan'], conditions=True)

@@ -268,6 +268,10 @@ class Participation:
             rosters.make, name=name, holder=holder, role=role, shard=shard, group=self._group)
         try:
             return await self._client.put(known, make(known, now=self._renewal.now))
+        except errors.APINotFoundError as e:
+            if known is None:  # there is no such namespace, which is not quiet
+                raise errors.APIClientError(str(e), status=404) from e
+            raise
         except errors.APIConflictError:
             if known is not None or (known := await self._find_unlisted(name)) is None:
                 raise

@@ -211,6 +211,10 @@ def verify(settings: configuration.OperatorSettings) -> None:
         raise configuration.SettingsError(
             "Sharding and peering exclude each other: omit either --shards "
             "(settings.sharding.count), or --peering, --priority, --dev (settings.peering).")
+    if not isinstance(own.count, int) or own.count < 1:
+        raise configuration.SettingsError(
+            f"settings.sharding.count must be a whole number from 1 on, or None: not "
+            f"{own.count!r}.")
     if own.by not in ('uid', 'own-uid', 'namespace') and not callable(own.by):
         raise configuration.SettingsError(
             f"settings.sharding.by must be 'uid', 'own-uid', 'namespace', or a function: "
