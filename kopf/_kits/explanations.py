@@ -292,9 +292,9 @@ class _Explainer:
             left = state.due - self._now.mono
             until = (state.delayed or self._now.wall).astimezone(datetime.UTC)
             return (f"it waits until {until:%Y-%m-%d %H:%M:%S} UTC (for {left:.0f} seconds) "
-                    f"before the attempt {state.retries + 1}{error}")
-        if state.retries:
-            return f"the attempt {state.retries + 1} is due{error}"
+                    f"before the attempt {state.attempts + 1}{error}")
+        if state.attempts:
+            return f"the attempt {state.attempts + 1} is due{error}"
         return "it matches, and is due"
 
     def _recall(self, handler_id: ids.HandlerId) -> progression.HandlerState | None:
@@ -320,7 +320,7 @@ class _Explainer:
                 with contextlib.suppress(ValueError):
                     states[key] = progression.HandlerState.from_record(record, now=self._now)
         for id_, state in states.items():
-            yield Progress(id_, state.retries, self._describe_state(state))
+            yield Progress(id_, state.attempts, self._describe_state(state))
 
     # All other handlers.
 

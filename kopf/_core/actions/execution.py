@@ -144,7 +144,7 @@ async def attempt(
     left = None if handler.timeout is None else handler.timeout - age
     if left is not None and left <= 0:
         return _time_out(handler, age, logger)
-    if handler.retries is not None and state.retries >= handler.retries:
+    if handler.retries is not None and state.attempts >= handler.retries:
         return _give_up(handler, handlererrors.HandlerRetriesError(
             f"{name} has exceeded {handler.retries} retries."), logger)
 
@@ -377,7 +377,7 @@ def judge(
         e = wrong.with_traceback(e.__traceback__)
     mode = handler.errors if handler.errors is not None else (
         POLICIES[type(handler)].default_errors)
-    is_last = handler.retries is not None and state.retries + 1 >= handler.retries
+    is_last = handler.retries is not None and state.attempts + 1 >= handler.retries
     text = _describe(e)
 
     if isinstance(e, handlererrors.PermanentError):
@@ -404,7 +404,7 @@ def judge(
                    f"{handler.retries} retries on the next attempt): {text}")
         outcome = outcome._replace(message=message)
     else:
-        backoff = get_backoff(handler, settings, state.retries)
+        backoff = get_backoff(handler, settings, state.attempts)
         message = (f"{handler!r} failed with an exception and will try again in "
                    f"{_count_seconds(backoff)}: {text}")
         outcome = outcome._replace(final=False, delay=backoff)

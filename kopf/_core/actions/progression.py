@@ -35,7 +35,7 @@ class Outcome(NamedTuple):
     The outcome of one attempt.
 
     If ``final``, the handler is not called again in this cycle; otherwise, it is called again after
-    ``delay`` (seconds). If ``waiting``, the attempt does not count as a retry: some sub-handlers
+    ``delay`` (seconds). If ``waiting``, the call does not count as an attempt: some sub-handlers
     are not finished yet, or the object does not fit the types of a timer.
     """
     final: bool
@@ -72,10 +72,17 @@ class HandlerState(NamedTuple):
     stopped: datetime.datetime | None = None
     purpose: str | None = None
     retries: int = 0
+    """How many calls have ended."""
+    waits: int = 0
+    """How many of these have only waited for their sub-handlers, and are no attempts."""
     success: bool = False
     failure: bool = False
     message: str | None = None
     subrefs: frozenset[ids.HandlerId] = frozenset()
+
+    @property
+    def attempts(self) -> int:
+        return self.retries - self.waits
 
     @property
     def finished(self) -> bool:
@@ -108,6 +115,7 @@ class HandlerState(NamedTuple):
                 stopped=_parse_time(record.get('stopped')),
                 purpose=record.get('purpose') or None,
                 retries=int(record.get('retries') or 0),
+                waits=int(record.get('waits') or 0),
                 success=bool(record.get('success')),
                 failure=bool(record.get('failure')),
                 message=record.get('message'),
@@ -124,7 +132,7 @@ class HandlerState(NamedTuple):
         message = self.message
         if message and max_message is not None and len(message) > max_message // 4:
             message = texts.cut(message, max_message, marker=' [...] ') if max_message else None
-        return {
+        record: progress.ProgressRecord = {
             'started': self.started.isoformat(),
             'stopped': self.stopped.isoformat() if self.stopped is not None else None,
             'delayed': self.delayed.isoformat() if self.delayed is not None else None,
@@ -135,12 +143,16 @@ class HandlerState(NamedTuple):
             'message': message,
             'subrefs': sorted(self.subrefs) or None,
         }
+        if self.waits:  # which the storages of authors need not know otherwise
+            record['waits'] = self.waits
+        return record
 
     def after(self, outcome: Outcome, *, now: clocks.Moment) -> 'HandlerState':
         """Make the state after one more attempt."""
         delay = None if outcome.final or outcome.delay is None else (
             max(0.0, float(min(outcome.delay, MAX_DELAY))))
         success = outcome.final and outcome.exception is None
+        subrefs = self.subrefs | frozenset(outcome.subrefs)
         return HandlerState(
             started=self.started,
             began=self.began,
@@ -148,11 +160,12 @@ class HandlerState(NamedTuple):
             stopped=now.wall if outcome.final else None,
             delayed=now.wall + datetime.timedelta(seconds=delay) if delay is not None else None,
             due=now.mono + delay if delay is not None else float('-inf'),
-            retries=self.retries if outcome.waiting else self.retries + 1,
+            retries=self.retries + (not outcome.waiting or bool(subrefs)),
+            waits=self.waits + (outcome.waiting and bool(subrefs)),
             success=success,
             failure=outcome.final and outcome.exception is not None,
             message=None if success else outcome.message,
-            subrefs=self.subrefs | frozenset(outcome.subrefs),
+            subrefs=subrefs,
         )
 
     def begun(self, *, now: clocks.Moment) -> 'HandlerState':

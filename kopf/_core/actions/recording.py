@@ -236,7 +236,7 @@ def _make_progress(
     for handler_id, state in cycle.states.items():
         if handler_id in repeated:
             storage.purge(key=handler_id, body=body, patch=patch)
-        elif handler_id in cycle.unsaved or not state.retries or (
+        elif handler_id in cycle.unsaved or not state.attempts or (
                 not state.subrefs.isdisjoint(cycle.unsaved)):
             record = state.as_record(max_message=max_message)
             storage.store(key=handler_id, record=record, body=body, patch=patch)

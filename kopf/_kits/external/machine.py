@@ -176,7 +176,7 @@ def step(s: Situation) -> Step:
             return Write(
                 dataclasses.replace(record, phase=Phase.WANTED, key=None), "somebody says so")
         case Phase.UNKNOWN if record.is_hearsay and s.observed is UNSEEN and s.is_due:
-            return Call('observe', record.subject)  # it can have been asked in vain before
+            return Call('observe', record.key)  # it can have been asked in vain before
         case Phase.UNKNOWN if record.is_hearsay and s.observed not in (UNSEEN, None):
             return Write(dataclasses.replace(record, phase=Phase.KNOWN), "it is there now")
         case Phase.UNKNOWN:
@@ -226,7 +226,8 @@ def _erase(s: Situation) -> Step:
     if key is None:  # an object can be restored with the record of its deletion
         return Release() if s.is_deleting else Write(
             Record(adopted=record.adopted), "nothing is left of what was deleted")
-    if not s.is_erased and (not record.is_hearsay or s.observed not in (UNSEEN, None)):
+    is_hearsay = key == record.adopted and record.synced is None
+    if not s.is_erased and (not is_hearsay or s.observed not in (UNSEEN, None)):
         return Call('delete', key)
     if s.observed is UNSEEN:
         return Call('observe', key)

@@ -88,8 +88,9 @@ class Record:
 
     @property
     def is_hearsay(self) -> bool:
-        """Whether only people have said that there is the thing that is looked at first."""
-        return self.subject is not None and self.subject == self.adopted and self.synced is None
+        """Whether only people have said that there is the thing with this key."""
+        return not self.previous and self.synced is None and (
+            self.key is not None and self.key == self.adopted)
 
     @property
     def doubt(self) -> str:

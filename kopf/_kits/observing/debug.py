@@ -158,7 +158,7 @@ def _describe_rest(item: objects.Item, reason: str, moment: clocks.Moment) -> Ma
         **_describe_object(item), 'reason': reason,
         **_describe_due(item.due, moment),
         'handlers': [
-            {'id': id, 'attempts': state.retries, **_describe_due(state.due, moment)}
+            {'id': id, 'attempts': state.attempts, **_describe_due(state.due, moment)}
             for id, state in list(states.items())[:MAX_HANDLERS]
             if not state.finished and state.due > moment.mono],
     }

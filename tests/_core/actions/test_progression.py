@@ -141,8 +141,13 @@ def test_each_attempt_is_counted(state, outcome, now):
 
 @given(state=UNFINISHED, outcome=WAITS, now=NOWS)
 def test_waiting_for_others_is_no_attempt(state, outcome, now):
-    assert state.after(outcome, now=now).retries == state.retries
-    assert not state.after(outcome, now=now).finished
+    after = state.after(outcome, now=now)
+    assert after.attempts == state.attempts
+    assert after.retries == state.retries + bool(outcome.subrefs)  # the calls for sub-handlers
+    assert not after.finished
+    record = after.as_record()
+    assert ('waits' in record) is bool(outcome.subrefs)
+    assert HandlerState.from_record(record, now=now).attempts == after.attempts
 
 
 @given(state=UNFINISHED, outcome=SUCCESSES, now=NOWS)

@@ -148,3 +148,12 @@ def test_what_only_people_have_named_is_deleted_only_if_the_system_has_it():
         assert step(Situation(
             record=record, can=Abilities(), now=NOW, token='new', is_deleting=True,
             observed=observed)) == expected
+
+
+def test_a_thing_that_is_replaced_is_not_the_new_one_that_may_exist():
+    record = Record(phase=Phase.UNKNOWN, token='t', previous=('k1',), adopted='k1', replaced=1)
+    for observed in UNSEEN, {'a': 2}:
+        found = step(Situation(
+            record=record, can=Abilities(), now=NOW, token='new', desired={'a': 1},
+            observed=observed, digest='d1'))
+        assert isinstance(found, Rest) and found.reason == 'MayExist'
