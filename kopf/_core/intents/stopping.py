@@ -34,7 +34,7 @@ class DaemonStoppingReason(enum.Flag):
     """The operator is paused in favour of another operator of the peering."""
 
     OPERATOR_EXITING = enum.auto()
-    """The operator exits."""
+    """The operator exits, or does not handle the resource or the namespace any more."""
 
     DAEMON_SIGNALLED = enum.auto()
     """The first stage: the handler did not exit at once; its ``cancellation_backoff`` begins."""

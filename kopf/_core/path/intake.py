@@ -363,8 +363,8 @@ class Informer(watching.Sink):
     def close(self) -> bool:
         """Forget all objects, as if they did not exist; return whether a successor needs this."""
         self._resumed = frozenset(item.uid for item in self if not item.initial)
-        for item in self:
-            self._stop(item)
+        for item in self:  # it can still exist, e.g. in another version
+            self._stop(item, stopping.DaemonStoppingReason.OPERATOR_EXITING)
             item.inbox.clear()
             if item.is_at_work and item.name is not None:
                 self._leaving[item.name] = item

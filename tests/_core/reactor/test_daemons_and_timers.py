@@ -508,3 +508,26 @@ async def test_without_a_finalizer_they_run_and_stop_when_their_object_is_gone(r
             await asyncio.sleep(5)
     assert 4 <= len(ticks) <= 6
     assert len(ends) == 1 and kopf.DaemonStoppingReason.RESOURCE_DELETED in ends[0]
+
+
+@testing.virtual_time
+async def test_objects_are_not_gone_when_another_version_is_served_instead():
+    registry, ends = kopf.OperatorRegistry(), []
+
+    @kopf.daemon('things', registry=registry)
+    async def daemon_fn(stopped, resource, **_):
+        await stopped.wait()
+        ends.append((resource.version, stopped.reason))
+
+    crd = make_crd('Thing', 'things')
+    version, = crd['spec']['versions']
+    async with testing.open_api('sandbox') as api:
+        await api.client.create(crd)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'thing')
+            await asyncio.sleep(5)
+            await api.client.patch(crd, {'spec': {'versions': [
+                {**version, 'served': False, 'storage': False}, {**version, 'name': 'v2'}]}})
+            await asyncio.sleep(60)
+    assert [version for version, _ in ends] == ['v1', 'v2']
+    assert all(kopf.DaemonStoppingReason.RESOURCE_DELETED not in reason for _, reason in ends)
