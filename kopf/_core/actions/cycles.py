@@ -314,8 +314,9 @@ class Cycle(NamedTuple):
         reset for its sub-handlers, together with them. If the reset handlers have seen different
         states, all of them stay reset: rather twice than not at all.
         """
-        reset = {id_: seen for id_, seen in self.unsaved.items() if (
-            state := self.states.get(id_)) is not None and not state.attempts and not state.finished}
+        reset = {id_: seen for id_, seen in self.unsaved.items()
+                 if (state := self.states.get(id_)) is not None
+                 and not state.attempts and not state.finished}
         seen = [state for state in reset.values() if state is not None]
         if not seen or any(state != essence for state in seen):
             return self

@@ -291,3 +291,38 @@ async def test_conditions_are_about_all_reconciling_handlers():
             await edit({'spec': {'second': None, 'third': 2}})
             await wait('False', 'True', 'False', 'third: boo!')
             await wait('True', 'False', 'False', '')
+
+
+@kopf.testing.virtual_time
+async def test_an_object_is_not_ready_while_what_it_owns_is_being_deleted():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], conditions=True, registry=registry)
+    def fn(spec, name, **_):
+        return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+                'data': {'a': spec['a']}}
+
+    async def read():
+        obj = await api.client.get('kopfexamples', 'x')
+        return {each['type']: (each['status'], each['message'])
+                for each in obj['status']['conditions']}
+
+    async with kopf.testing.open_api('sandbox') as api:
+        await api.client.load(make_crd('KopfExample', 'kopfexamples'))
+        async with api.operator(registry=registry) as operator:
+            await api.client.create('kopfexamples', 'x', spec={'a': 'b'})
+            await asyncio.sleep(5)
+            await api.client.patch('configmaps', 'x', {'metadata': {'finalizers': ['x.y/z']}})
+            await api.client.delete('configmaps', 'x')
+            await asyncio.sleep(5)
+            await api.client.patch('kopfexamples', 'x', {'spec': {'a': 'c'}})
+            await asyncio.sleep(1000)
+            told = await read()
+            assert told['Ready'] == (
+                'False', "ConfigMap default/x is being deleted; it is created again after that.")
+            assert (told['Reconciling'][0], told['Stalled'][0]) == ('True', 'False')
+            await api.client.patch('configmaps', 'x', {'metadata': {'finalizers': None}})
+            await asyncio.sleep(5)
+            assert (await read())['Ready'] == ('True', '')
+            assert (await api.client.get('configmaps', 'x'))['data'] == {'a': 'c'}
+            assert not [line for line in operator.log if 'ERROR' in line]

@@ -284,11 +284,15 @@ def test_objects_of_pykube_are_manifests():
     ({'kind': 1, 'apiVersion': 'v1'}, "A manifest needs apiVersion and kind:"),
     ({'kind': 'Pod', 'apiVersion': 'v1'}, "Pod of v1 is not among the owned kinds in the cluster"),
     (configmap('a', metadata='text'), "The metadata of ConfigMap must be a mapping"),
-    (configmap('a', metadata={'name': 1}), "The name of ConfigMap must be a string, not 1"),
+    (configmap('a', metadata={'name': 1}), "The name of ConfigMap must be a name, not 1"),
     (configmap('a', metadata={'generateName': 1}),
-     "The generateName of ConfigMap must be a string, not 1"),
+     "The generateName of ConfigMap must be a name, not 1"),
     (configmap('a', metadata={'namespace': {}}),
-     "The namespace of ConfigMap must be a string, not {}"),
+     "The namespace of ConfigMap must be a name, not {}"),
+    (configmap('a', metadata={'namespace': '..'}),
+     "The namespace of ConfigMap must be a name, not '..'"),
+    (configmap('a', metadata={'name': '\ud800'}),
+     "The name of ConfigMap must be a name, not '\\ud800'"),
     (configmap('a', metadata={'labels': ['x']}),
      "The labels of ConfigMap must be a mapping, not ['x']"),
     (configmap('a', metadata={'annotations': 'x'}),
@@ -344,3 +348,16 @@ def test_names_that_managers_cannot_have_are_cut_and_still_differ(one, two):
 def test_the_names_of_labels_are_valid_for_any_uid_and_manager():
     assert len(make_digest('x')) == 16 and make_digest('x').isalnum()
     assert desired.OWNER_LABEL != desired.HANDLER_LABEL
+
+
+@pytest.mark.parametrize('name', ['parent', None])
+def test_a_parent_does_not_own_itself(name):
+    things = Resource('example.com', 'v2', 'things', kind='Thing', namespaced=True)
+    kinds = {('example.com', 'Thing'): things}
+    manifest = {'apiVersion': 'example.com/v2', 'kind': 'Thing', 'metadata': {'name': name}}
+    found, errors = prepare(
+        manifest, parent=make_parent(), find=kinds.get, manager='kopf/fn')
+    assert not found
+    assert str(errors[0]) == (
+        "Thing ns/parent is the parent itself. Give the owned resource another name.")
+    assert make({**manifest, 'metadata': {'name': 'other'}}, kinds=kinds)

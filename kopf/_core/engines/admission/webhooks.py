@@ -8,6 +8,7 @@ function of its arguments.
 """
 import dataclasses
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -97,7 +98,8 @@ def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
         if sum(id_ == other for other, _, _ in groups) == 1:
             path = id_ if _URL_PATH.fullmatch(id_) else slug
         else:
-            path = slug = _add_number(slug, used)
+            numbered = (f'{slug}-{number}' for number in itertools.count(1))
+            path = slug = next(each for each in numbered if each not in used)
             used.add(slug)
         name = slugs[id_] if slugs[id_] not in names[reason] else slug
         names[reason].add(name)
@@ -124,13 +126,6 @@ def make_slug(id_: str) -> str:
 def _add_hash(slug: str, id_: str) -> str:
     digest = hashlib.sha256(id_.encode(errors='surrogatepass')).hexdigest()[:8]
     return '-'.join(filter(None, [slug[:MAX_SLUG - 9].rstrip('.-'), digest]))
-
-
-def _add_number(slug: str, used: Collection[str]) -> str:
-    number = 1
-    while f'{slug}-{number}' in used:
-        number += 1
-    return f'{slug}-{number}'
 
 
 def build_configuration(
@@ -227,9 +222,8 @@ def build_selector(labels: handlers.MetaFilter | None) -> list[dict[str, Any]]:
 
 def _is_label_key(key: str) -> bool:
     prefix, slash, name = key.rpartition('/')
-    if slash and not _LABEL_PREFIX.fullmatch(prefix):
-        return False
-    return _LABEL_NAME.fullmatch(name) is not None
+    is_fitting = not slash or _LABEL_PREFIX.fullmatch(prefix) is not None
+    return is_fitting and _LABEL_NAME.fullmatch(name) is not None
 
 
 def append_path(

@@ -190,6 +190,9 @@ def _prepare(
     elif not metadata.get('name'):
         metadata['name'] = meta.name
     key = Key(group, kind, namespace, metadata['name'])
+    if key[1:] == (parent.get('kind'), meta.namespace, meta.name) and group == (
+            parent['apiVersion'].rpartition('/')[0]):
+        raise ManifestError(f"{key} is the parent itself. Give the owned resource another name.")
     is_owned = meta.namespace in (None, namespace)
     metadata['labels'] = {
         **meta.labels, **(metadata.get('labels') or {}),
@@ -234,8 +237,9 @@ def _verify_metadata(kind: str, metadata: object) -> None:
     if not isinstance(metadata, dict):
         raise ManifestError(f"The metadata of {kind} must be a mapping.")
     for field in ('name', 'generateName', 'namespace'):
-        if (value := metadata.get(field)) is not None and not isinstance(value, str):
-            raise ManifestError(f"The {field} of {kind} must be a string, not {value!r}.")
+        if (value := metadata.get(field)) is not None and not (
+                isinstance(value, str) and value.isprintable() and value not in ('.', '..')):
+            raise ManifestError(f"The {field} of {kind} must be a name, not {value!r}.")
     for field in ('labels', 'annotations'):
         if (value := metadata.get(field)) is not None and not isinstance(value, dict):
             raise ManifestError(f"The {field} of {kind} must be a mapping, not {value!r}.")

@@ -391,7 +391,8 @@ class Reconcilers(Member):
             self._reporter = self._reporter or handler.id
             if isinstance(upkeep, Upkeep) or not upkeep.is_told:
                 self._is_reported = False
-        self._note_problems(handler.id, conditions.Problems(tuple(problems), outcome.final))
+        self._note_problems(handler.id, conditions.Problems(
+            tuple(problems), outcome.final and outcome.exception is not None))
         if is_last and not self._is_reported:
             self._report(patch)
         try:

@@ -87,6 +87,10 @@ class Upkeep:
             await self.write(wanted)
             if not problems:
                 logger.info(f"{handler!r} succeeded.")
+                problems.extend(
+                    f"{key} is being deleted; it is created again after that."
+                    for key, child in self.find_known().items()
+                    if child.is_deleting and key in wanted)
                 return outcome
             outcome = execution.judge(
                 desired.ChildrenError(problems), handler, state=state,
