@@ -211,7 +211,7 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_terminal() -> bool:
-    return sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr.isatty()  # None if it is closed
 
 
 def _is_colored() -> bool:

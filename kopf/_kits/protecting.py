@@ -33,8 +33,12 @@ def protected(
     :param registry: the `kopf.OperatorRegistry` for the protection. Default: the default registry.
     :raises TypeError: if the resource is not specified as in decorators, or if its class has no
         such field.
+    :raises ValueError: if the field is one of the metadata: labels and annotations are strings.
     """
     path, selector = dicts.parse_field(field), references.Selector(*arguments)
+    if path[0] == 'metadata':
+        raise ValueError(f"field= must be a field that can be true, such as spec.protected: not "
+                         f"{field!r}.")
     patch = patches.Patch()
     dicts.ensure(patch, path, False)
     todo = f"--type=merge -p '{json.dumps(patch, separators=(',', ':'))}'"

@@ -183,3 +183,9 @@ def test_a_class_has_what_its_protection_reads_and_writes():
     kopf.protected(Tenant, registry=registry)
     [fault] = operatorchecks.find_faults(registry)
     assert "the API does not store status.conditions" in fault
+
+
+@pytest.mark.parametrize('field', ['metadata.labels.protected', ('metadata', 'annotations', 'x/y')])
+def test_labels_and_annotations_are_never_true(field):
+    with pytest.raises(ValueError, match='must be a field that can be true'):
+        kopf.protected('kopfexamples', field=field, registry=kopf.OperatorRegistry())

@@ -213,7 +213,7 @@ def explore(
     :returns: the number of runs, and the writes of the operator.
     :raises ExplorationError: if any run has ended differently.
     :raises AssertionError: if the scenario fails without faults.
-    :raises ValueError: for an unknown kind of faults; if there is nothing that ``only`` could hit.
+    :raises ValueError: for an unknown kind of faults; if there is nothing that they could hit.
     :raises TypeError: if a string or a single thing is given instead of a collection.
     :raises RuntimeError: in async tests, because each run has its own event loop.
     """
@@ -245,6 +245,9 @@ def explore(
     if chosen is not None and not planned:
         raise ValueError(f"Nothing is hit by {only!r}: there are {len(origin.writes)} writes, and "
                          f"{len(origin.external_calls)} calls of external systems.")
+    if not planned and kinds:
+        raise ValueError("Nothing was hit: the operator has written nothing, and has called no "
+                         "external system. Let the scenario wait for what it does.")
     writes = [
         f"write {number}: {write}: {effect}"
         for number, (write, effect) in enumerate(

@@ -2,6 +2,7 @@
 Schemas: shapes as structural schemas of OpenAPI v3, minimal and always in the same order.
 """
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,11 @@ from kopf._kits.typed.shapes import Field, Kind, Shape
 from kopf._kits.typed.vocabulary import CEL, DeclarationError
 
 Schema = dict[str, Any]
+
+LIMITS = frozenset({'maxItems', 'maxProperties'})
+
+SMALL = 15
+"""Up to which length strings in any number of items can be compared by a rule of the API."""
 
 _TYPES = {
     Kind.BOOLEAN: 'boolean', Kind.INTEGER: 'integer', Kind.NUMBER: 'number', Kind.STRING: 'string',
@@ -61,6 +67,10 @@ def make(shape: Shape, path: str) -> Schema:
     if shape.keys:
         schema['x-kubernetes-list-map-keys'] = [*shape.keys]
     if shape.item is not None:
+        if not schema.keys() & LIMITS and _is_costly(shape.item):
+            raise DeclarationError(
+                f"{path} can have any number of items with a kopf.Immutable value of any size: the "
+                f"API refuses to compare them. Limit the items with Len, the value with MaxLen.")
         inner = make(shape.item, f'{path}[]')
         schema['items' if shape.kind is Kind.LIST else 'additionalProperties'] = inner
     if shape.kind is Kind.RECORD:
@@ -144,6 +154,29 @@ def _has_removable(field: Field) -> bool:
 def _is_fixed(shape: Shape) -> bool:
     """Whether the value cannot be changed, or another one in it."""
     return shape.is_immutable or any(_is_fixed(field.shape) for field in shape.fields)
+
+
+def _is_costly(shape: Shape) -> bool:
+    """Whether values that cannot be changed, and have any size, are in it."""
+    return (shape.is_immutable and _is_endless(shape)) or any(
+        map(_is_costly, _iter_inner(shape)))
+
+
+def _is_endless(shape: Shape) -> bool:
+    """Whether the API estimates a comparison of two values as endless."""
+    match shape.kind:
+        case Kind.STRING:
+            return shape.limits.get('maxLength', math.inf) > SMALL and (
+                shape.format not in ('date', 'date-time', 'duration'))
+        case Kind.LIST | Kind.MAP:
+            return not shape.limits.keys() & LIMITS
+    return shape.kind in (Kind.QUANTITY, Kind.INT_OR_STRING)
+
+
+def _iter_inner(shape: Shape) -> Iterator[Shape]:
+    yield from (field.shape for field in shape.fields)
+    if shape.item is not None:
+        yield shape.item
 
 
 def make_rule(rule: CEL) -> Schema:

@@ -297,6 +297,9 @@ def _read_type(annotation: Any, markers: list[Any], path: str, outer: tuple[Any,
         return Shape(Kind.NUMBER, cls=float)
     if origin is Literal:
         return _read_enum(None, args, path)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Flag):
+        raise DeclarationError(f"{path} is of flags, and the API has no combinations of them. "
+                               f"Write a set of an Enum.")
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return _read_enum(annotation, [member.value for member in annotation], path)
     if origin in _LISTS:
@@ -429,6 +432,10 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
             f"{path}: the annotations of {cls.__name__} cannot be resolved: {e}. Define what they "
             f"name at the level of the module.") from e
     if dataclasses.is_dataclass(cls):
+        for name, hint in hints.items():
+            if isinstance(hint, dataclasses.InitVar) and not hasattr(cls, name):
+                raise DeclarationError(f"{path}.{name} is an InitVar without a default, which no "
+                                       f"object of the API has. Make it a field.")
         if get_infos(cls):
             sys.modules['pydantic.dataclasses'].rebuild_dataclass(cls, raise_errors=False)
             return 'dataclass', [_read_pydantic(field.name, get_infos(cls)[field.name], path)
@@ -448,6 +455,9 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
             _read_default(_Raw(field.name, hints[field.name], wire=field.encode_name), field,
                           msgspec.NODEFAULT) for field in msgspec.structs.fields(cls)]
     if hasattr(cls, 'model_fields'):
+        if getattr(cls, '__pydantic_root_model__', False):
+            raise DeclarationError(f"{path} is of {cls.__name__}, which is a RootModel. Write the "
+                                   f"type of its root instead.")
         cls.model_rebuild(raise_errors=False)  # it may name classes that are defined below it
         return 'pydantic', [
             _read_pydantic(name, info, path) for name, info in cls.model_fields.items()]

@@ -55,8 +55,16 @@ def _make(
         elif inner.kind in (Kind.RECORD, Kind.MAP):
             made[wire] = _make(inner, item, former.get(wire), patch, (*path, wire))
         else:
-            made[wire] = item
+            made[wire] = _replace(item, former.get(wire))
     return made
+
+
+def _replace(value: Any, known: Any) -> Any:
+    """Make the merge patch of a value of any form: keys that it does not have, are removed."""
+    if not (isinstance(value, Mapping) and isinstance(known, Mapping)):
+        return value
+    return {**dict.fromkeys(known.keys() - value.keys()),
+            **{key: _replace(item, known.get(key)) for key, item in value.items()}}
 
 
 def _merge_list(

@@ -257,6 +257,14 @@ def test_single_things_instead_of_collections_are_errors(options):
         testing.explore(scenario, registry=None, **options)
 
 
+def test_an_exploration_without_any_fault_is_an_error(crd, script):
+    async def idle(client):
+        await client.create('configmaps', 'a')
+
+    with pytest.raises(ValueError, match="Nothing was hit: the operator has written nothing"):
+        testing.explore(idle, script(RIGHT), load=[crd])
+
+
 def test_a_scenario_is_async(crd, script):
     with pytest.raises(AssertionError, match="The scenario must be an async function."):
         testing.explore(lambda client: None, script(RIGHT), load=[crd])

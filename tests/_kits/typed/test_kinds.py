@@ -1,5 +1,7 @@
 import base64
 import dataclasses
+import datetime
+import enum
 import os
 import pathlib
 import re
@@ -294,7 +296,28 @@ class Box(Generic[T]):
     content: T
 
 
+@dataclasses.dataclass
+class Initial:
+    x: dataclasses.InitVar[int]
+
+
+class Root(pydantic.RootModel[list[int]]):
+    pass
+
+
+class Flags(enum.IntFlag):
+    A = 1
+    B = 2
+
+
 @pytest.mark.parametrize('annotation, message', [
+    (Initial, r"Thing.spec.x.x is an InitVar without a default.* Make it a field"),
+    (Root, r"Thing.spec.x is of Root, which is a RootModel. Write the type of its root instead"),
+    (Flags, r"Thing.spec.x is of flags, and .* Write a set of an Enum"),
+    (dict[str, Annotated[str, kopf.Immutable]],
+     r"Thing.spec.x can have any number of items with a kopf.Immutable value.* Limit the items"),
+    (Annotated[dict[str, dict[str, Annotated[kopf.Quantity, kopf.Immutable]]], at.MaxLen(9)],
+     r"Thing.spec.x\[\] can have any number of items with a kopf.Immutable value"),
     (float, r"Thing.spec.x is a float.* Write int or kopf.Quantity"),
     (tuple[int, int], r"Thing.spec.x is a tuple"),
     (int | bool, r"Thing.spec.x is one of several types.* kopf.CEL"),
@@ -325,6 +348,19 @@ def test_what_the_api_does_not_have_is_an_error_with_the_field_and_the_way_out(a
     spec = dataclasses.make_dataclass('XSpec', [('x', annotation)])
     with pytest.raises(kopf.DeclarationError, match=f'(?s){message}'):
         define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+
+@pytest.mark.parametrize('annotation', [
+    dict[str, Annotated[int, kopf.Immutable]],
+    dict[str, Annotated[Spec, kopf.Immutable]],
+    dict[str, Annotated[str, kopf.Immutable, at.MaxLen(10)]],
+    dict[str, Annotated[datetime.datetime, kopf.Immutable]],
+    Annotated[dict[str, Annotated[str, kopf.Immutable]], at.MaxLen(30)],
+    Annotated[dict[str, Annotated[list[str], kopf.Immutable, at.MaxLen(10)]], at.MaxLen(10)],
+])
+def test_what_the_api_can_compare_is_immutable_in_items(annotation):
+    spec = dataclasses.make_dataclass('XSpec', [('x', annotation)])
+    define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
 
 
 @pytest.mark.parametrize('annotation, default, message', [

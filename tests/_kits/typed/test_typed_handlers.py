@@ -612,6 +612,7 @@ class RichStatus:
     message: str | None = None
     first: Replica | None = None
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    free: dict[str, Any] = dataclasses.field(default_factory=dict)
     conditions: kopf.Conditions = dataclasses.field(default_factory=list)
 
 
@@ -641,14 +642,15 @@ async def test_a_typed_status_is_written_field_by_field():
     def create_fn(patch, **_):
         patch.status = RichStatus(
             ready_replicas=1, message='up', first=Replica(name='a', note='b'),
-            sizes={'a': 1, 'b': 2}, conditions=[
+            sizes={'a': 1, 'b': 2}, free={'a': {'b': 1, 'c': 2}, 'old': 1}, conditions=[
                 make_condition('Ready', 'True', 'Up', 1), make_condition('Old', 'True', 'Up', 1)])
         patch.status['other'] = 'kept'
 
     @kopf.on.update(RichDatabase, registry=registry)
     def update_fn(patch: kopf.Patch, **_):
         patch.status = RichStatus(
-            ready_replicas=2, first=Replica(name='c'), sizes={'b': 3}, conditions=[
+            ready_replicas=2, first=Replica(name='c'), sizes={'b': 3}, free={'a': {'b': 3}},
+            conditions=[
                 make_condition('Ready', 'True', 'Same', 2),
                 make_condition('New', 'False', 'Why', 2)])
 
@@ -658,14 +660,15 @@ async def test_a_typed_status_is_written_field_by_field():
                  'lastTransitionTime': '2026-01-01T01:00:00Z'}
         assert obj['status'] == {
             'readyReplicas': 1, 'message': 'up', 'first': {'name': 'a', 'note': 'b'},
-            'sizes': {'a': 1, 'b': 2}, 'other': 'kept',
+            'sizes': {'a': 1, 'b': 2}, 'free': {'a': {'b': 1, 'c': 2}, 'old': 1}, 'other': 'kept',
             'conditions': [first, {**first, 'type': 'Old'}]}
         await settle()
         await api.client.patch('databases', 'one', {'spec': {'replicas': 3}})
         obj = await api.client.wait(
             'databases', 'one', lambda obj: obj['status']['readyReplicas'] == 2)
         assert obj['status'] == {
-            'readyReplicas': 2, 'first': {'name': 'c'}, 'sizes': {'b': 3}, 'other': 'kept',
+            'readyReplicas': 2, 'first': {'name': 'c'}, 'sizes': {'b': 3},
+            'free': {'a': {'b': 3}}, 'other': 'kept',
             'conditions': [
                 {**first, 'reason': 'Same'}, {**first, 'type': 'Old'},
                 {**first, 'type': 'New', 'status': 'False', 'reason': 'Why',
