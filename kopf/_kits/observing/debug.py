@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.helpers import versions
+from kopf._cogs.helpers import hostnames, versions
 from kopf._cogs.serving import exchanges
 from kopf._core.actions import inflight
 from kopf._core.path import objects
@@ -43,7 +43,8 @@ class Debugger:
 
     async def respond(self, request: exchanges.Request) -> exchanges.Response:
         """Make the page. It is called in another thread and event loop than the operator's."""
-        is_near = is_local(request.peer) and not is_forwarded(request)
+        is_near = is_local(request.peer) and not is_forwarded(request) and all(
+            hostnames.is_own(value) for name, value in request.fields if name.lower() == 'host')
         if not self._settings.debugging.remote and not is_near:
             return _make_response(403, {'error': (
                 "Only clients on the same machine or in the same pod get this, e.g. by kubectl "

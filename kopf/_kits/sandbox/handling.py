@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import contextvars
 import gzip
-import ipaddress
 import logging
 import urllib.parse
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from typing import NoReturn
 
 from aiohttp import web
 
+from kopf._cogs.helpers import hostnames
 from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watches
 from kopf._kits.sandbox.access import STORED, Access
 from kopf._kits.sandbox.cluster import Cluster
@@ -76,20 +76,9 @@ class Handler:
             return _answer(encoding.encode(error.status()), error.code)
 
     def _check_host(self, http: web.BaseRequest) -> None:
-        """
-        Refuse the requests of web pages by DNS rebinding.
-
-        The owner of a page can point the name of the page to this machine. Browsers then take the
-        sandbox for the server of the page. Requests by an IP address cannot be made this way.
-        """
-        if self._host is None or 'Host' not in http.headers:
+        if self._host is None or 'Host' not in http.headers or (
+                hostnames.is_own(http.headers['Host'], self._host)):
             return
-        try:
-            name = urllib.parse.urlsplit(f"//{http.headers['Host']}").hostname or ''
-            if name in ('localhost', self._host.lower()) or ipaddress.ip_address(name):
-                return
-        except ValueError:
-            pass
         raise statuses.Forbidden(
             "The sandbox is served only under the address of its host, or as localhost.")
 

@@ -164,6 +164,16 @@ async def test_other_machines_get_nothing_unless_the_author_allows_it(peer, is_r
     assert ('state' in response[1]) == (status == 200)
 
 
+@pytest.mark.parametrize('host, status', [
+    ('localhost:8080', 200), ('127.0.0.1:8080', 200), ('[::1]:8080', 200),
+    ('example.com:8080', 403), ('127.0.0.1.example.com', 403)])
+async def test_web_pages_with_names_that_lead_here_get_nothing(host, status):
+    async with Measured(declare) as measured:
+        debugger = debug.Debugger(measured.inspector)
+        response = await asyncio.to_thread(ask, debugger, '127.0.0.1', ('Host', host))
+    assert response[0] == status
+
+
 @pytest.mark.parametrize('is_remote, status', [(False, 403), (True, 200)])
 async def test_clients_of_proxies_on_the_same_machine_are_remote(is_remote, status):
     async with Measured(declare) as measured:
