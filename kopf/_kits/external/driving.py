@@ -168,6 +168,12 @@ class Driver(hub.Driver):
                 time=self.loop.time)
         return self.gates[key]
 
+    def is_taken(self, key: str, notes: Notes) -> bool:
+        """Whether another object has the thing with this key, as far as this process knows."""
+        other = self.keys.get(key, notes)
+        return other is not notes and other.record is not None and (
+            key in map(str, other.record.keys))
+
     def trigger_key(self, key: records.Key) -> None:
         """Observe the thing with this key now."""
         _trigger(self.keys.get(str(key)))  # an adopted key is a string
@@ -328,8 +334,7 @@ class Journey:
             desired=self.desired, digest=notes.digest,
             is_deleting=self.is_deleting, is_paused=self.run.limits.is_paused(),
             waits_for=self._find_obstacle(raw),
-            adopt=adopt, is_taken=adopt is not None and (
-                self.driver.keys.get(adopt, notes) is not notes),
+            adopt=adopt, is_taken=adopt is not None and self.driver.is_taken(adopt, notes),
             is_retry=records.make_name(self.external.id, records.RETRY) in annotations,
             is_lost=self.is_lost or (notes.record is not None and (
                 not finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))),
@@ -421,8 +426,6 @@ class Journey:
             not is_held and finalizers.is_present(raw, hub.EXTERNAL_FINALIZER))
         if is_left and not await self.run.write({name: None}, is_held=is_held):
             return externals.Result(due=self.clock.mono())
-        for key in self.record.keys:  # another object can adopt what is left
-            self.driver.keys.pop(str(key), None)
         self.notes.record = None
         self.driver.leave(self.notes)
         strange = ', '.join(records.list_strange(raw, [other.id for other in self.run.siblings]))

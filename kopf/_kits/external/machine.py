@@ -302,8 +302,10 @@ def restrict(observed: Any, desired: Any) -> Any:
     """Take only the fields that are desired, in the form of what is desired."""
     if isinstance(observed, Mapping) and isinstance(desired, Mapping):
         return {key: restrict(observed.get(key), val) for key, val in desired.items()}
-    if observed == desired or (observed is None and _is_absent(desired)):
-        return desired
+    if observed is None:
+        return desired if _is_absent(desired) else None
+    if isinstance(observed, str | int | float):
+        return observed
     try:
         return json.loads(encode(observed))
     except (TypeError, ValueError, RecursionError):

@@ -746,8 +746,13 @@ async def test_a_thing_of_another_object_is_not_adopted_until_that_one_leaves_it
         await api.client.delete('things', 'a')
         await asyncio.sleep(200)
         assert get_record(await known(api, 'b'))['key'] == key
-        thing, = cloud.living
-        assert thing.content == {'plan': 'large'}
+        await api.client.create('things', 'c', spec={'plan': 'large'})
+        await known(api, 'c')
+        await api.client.patch('things', 'b', {'metadata': {'annotations': {
+            RECORD: None, f'{RECORD}.adopt': None}}})
+        await asyncio.sleep(100)  # a record that others remove is written again
+        assert get_record(await known(api, 'b'))['key'] == key
+        assert cloud.things[key].content == {'plan': 'large'}
 
 
 @virtual_time
