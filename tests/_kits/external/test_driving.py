@@ -800,6 +800,21 @@ async def test_what_cannot_be_shown_as_json_is_shown_as_text():
 
 
 @virtual_time
+async def test_what_a_schema_does_not_store_is_not_written_at_each_interval(caplog):
+    cloud, registry = Cloud(), make_registry()
+    external = declare(cloud, registry=registry, kind='services', interval=60, conditions=True)
+    external.desired(lambda **_: {'plan': 'small'})
+    async with running(registry) as api:
+        await api.client.create('services', 'a', spec={'ports': [{'port': 80}]})
+        await asyncio.sleep(2000)
+        obj = await api.client.get('services', 'a')
+        assert get_conditions(obj)['Synced']['status'] == 'True'
+    lines = [record.message for record in caplog.records]
+    assert 1 <= sum("not stored: status.account" in line for line in lines) <= 2
+    assert len([line for line in lines if line.startswith("Patching with")]) < 8
+
+
+@virtual_time
 async def test_a_deletion_is_not_given_up_though_things_are_not_observed_by_themselves():
     cloud, registry = Cloud(), make_registry()
     external = declare(cloud, registry=registry, interval=None)

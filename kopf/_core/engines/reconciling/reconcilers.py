@@ -464,8 +464,10 @@ class Reconcilers(Member):
             return raw
         version, digest = raw['metadata'].get('resourceVersion'), hash(repr(dict(patch)))
         vain = self._vain[1] if self._vain[0] == version else ()
-        if digest in vain and not patch.fns:
-            return raw
+        if digest in vain:
+            if not patch.fns:
+                return raw
+            patch = patches.Patch(fns=patch.fns)
         sent: list[bodies.RawBody] = []
         if patch.fns:  # they are called once for each attempt: for what is sent
             patch = patches.Patch(patch, fns=[sent.append])
