@@ -40,7 +40,7 @@ class Size:
 @kopf.crd('a.example.com', 'v1', plural='things', scale=kopf.Scale('.spec.n', '.status.n'))
 class Thing:
     spec: Size
-    status: Size
+    status: Size | None = None
 
 @kopf.crd('b.example.com', 'v1', plural='others')
 class Other:
