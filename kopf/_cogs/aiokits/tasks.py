@@ -19,6 +19,17 @@ async def cancel(tasks: Collection['asyncio.Task[Any]']) -> None:
             task.exception()
 
 
+def verify_uncancelled() -> None:
+    """
+    Raise the cancellation of the present task that was swallowed, e.g. while a thread was working.
+
+    :raises CancelledError: if the task was cancelled, and has gone on.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def end(task: 'asyncio.Task[Any]', deadline: float) -> None:
     """
     Cancel a task that finishes what is under way then; interrupt that at the deadline, a time of

@@ -160,10 +160,7 @@ def collect(fn: Callable[..., Any]) -> Callable[..., Any]:
             return [item async for item in fn(**kwargs)]
         return collect_async
     if inspect.isgeneratorfunction(fn):
-        @functools.wraps(fn)
-        def collect_sync(**kwargs: Any) -> Any:
-            return list(fn(**kwargs))
-        return collect_sync
+        return functools.wraps(fn)(lambda **kwargs: list(fn(**kwargs)))
     return fn
 
 

@@ -168,6 +168,7 @@ class Operator:
         try:
             with waiting.remind(self.underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
+            aiotasks.verify_uncancelled()
             self._is_started = True
             self._registry.verify(finalizer=self.settings.persistence.finalizer)
             await self._attach()

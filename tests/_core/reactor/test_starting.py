@@ -197,3 +197,37 @@ async def test_connections_are_closed_however_often_the_shutdown_is_cancelled():
     assert running.done()
     assert session.closed
     server.close()
+
+
+@pytest.mark.looptime(False)  # threads do not wait for its time
+@pytest.mark.parametrize('is_cancelled', [False, True])
+@pytest.mark.parametrize('activity', ['startup', 'login'])
+async def test_an_operator_that_is_stopped_during_a_sync_handler_does_not_start(
+        activity, is_cancelled):
+    registry, seen = kopf.OperatorRegistry(), []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def block(**_):
+        begun.set()
+        may_end.wait(20)
+        return kopf.ConnectionInfo(server='http://127.0.0.1:1') if activity == 'login' else None
+
+    getattr(kopf.on, activity)(registry=registry)(block)
+    if activity == 'startup':
+        kopf.on.login(registry=registry)(lambda **_: seen.append('login'))
+    kopf.on.cleanup(registry=registry)(lambda **_: seen.append('cleanup'))
+    kopf.on.event('kopfexamples', registry=registry)(lambda **_: None)
+    stop, ready = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(kopf.operator(
+        registry=registry, clusterwide=True, standalone=True, stop_flag=stop, ready_flag=ready))
+    assert await asyncio.to_thread(begun.wait, 20)
+    if is_cancelled:
+        task.cancel()
+    else:
+        stop.set()
+    await asyncio.sleep(0.1)
+    may_end.set()
+    await asyncio.wait([task], timeout=20)
+    assert task.done() and task.cancelled() is is_cancelled
+    assert seen == ['cleanup']
+    assert not ready.is_set()
