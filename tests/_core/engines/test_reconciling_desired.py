@@ -361,3 +361,9 @@ def test_a_parent_does_not_own_itself(name):
     assert str(errors[0]) == (
         "Thing ns/parent is the parent itself. Give the owned resource another name.")
     assert make({**manifest, 'metadata': {'name': 'other'}}, kinds=kinds)
+
+
+def test_an_error_names_some_problems_in_the_same_order():
+    error = desired.ChildrenError([f'{number:04}' for number in reversed(range(500))])
+    assert str(error) == '; '.join([*(f'{number:04}' for number in range(20)), 'and 480 more'])
+    assert str(desired.ChildrenError(['b', 'a'])) == 'a; b'

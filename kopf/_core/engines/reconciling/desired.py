@@ -35,6 +35,9 @@ SYSTEM_FIELDS = frozenset({
 MAX_MANAGER = 128
 """The maximum length of the name of a field manager in Kubernetes."""
 
+MAX_SHOWN = 20
+"""How many problems an error names."""
+
 
 class ManifestError(Exception):
     """A manifest that no child can be made of."""
@@ -44,7 +47,8 @@ class ChildrenError(Exception):
     """Some children are not as the handler wants them: their manifests or writes have failed."""
 
     def __init__(self, problems: Collection[str]) -> None:
-        super().__init__('; '.join(problems))
+        texts, left = sorted(problems), len(problems) - MAX_SHOWN  # thousands can be refused
+        super().__init__('; '.join(texts[:MAX_SHOWN]) + (f"; and {left} more" if left > 0 else ""))
 
 
 class Key(NamedTuple):

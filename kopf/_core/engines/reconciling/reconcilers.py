@@ -392,7 +392,7 @@ class Reconcilers(Member):
             if isinstance(upkeep, Upkeep) or not upkeep.is_told:
                 self._is_reported = False
         self._note_problems(handler.id, conditions.Problems(
-            tuple(problems), outcome.final and bool(outcome.exception or outcome.message)))
+            tuple(sorted(problems)), outcome.final and bool(outcome.exception or outcome.message)))
         if is_last and not self._is_reported:
             self._report(patch)
         try:
