@@ -18,16 +18,15 @@ class ProgressRecord(TypedDict, total=False):
 
     ``started``, ``stopped``, and ``delayed`` are times in ISO 8601, with a timezone: the start of
     the first attempt, the end of the last attempt, and the earliest time of the next attempt.
-    ``purpose`` is the cause, ``retries`` the number of calls, ``waits`` how many of these have only
-    waited for sub-handlers, ``success`` and ``failure`` the outcome, ``message`` the latest error,
-    and ``subrefs`` the ids of the sub-handlers. An absent key means the same as `None`.
+    ``purpose`` is the cause, ``retries`` the number of attempts, ``success`` and ``failure`` the
+    outcome, ``message`` the latest error, and ``subrefs`` the ids of the sub-handlers. An absent
+    key means the same as `None`.
     """
     started: str | None
     stopped: str | None
     delayed: str | None
     purpose: str | None
     retries: int | None
-    waits: int | None
     success: bool | None
     failure: bool | None
     message: str | None

@@ -107,6 +107,7 @@ class HandlerState(NamedTuple):
         try:
             started = _parse_time(record.get('started')) or now.wall
             delayed = _parse_time(record.get('delayed'))
+            waits = int(bool(record.get('subrefs')))  # their number is not in the record
             return cls(
                 started=started,
                 began=now.at(started),
@@ -114,8 +115,8 @@ class HandlerState(NamedTuple):
                 due=now.at(delayed) if delayed is not None else float('-inf'),
                 stopped=_parse_time(record.get('stopped')),
                 purpose=record.get('purpose') or None,
-                retries=int(record.get('retries') or 0),
-                waits=int(record.get('waits') or 0),
+                retries=int(record.get('retries') or 0) + waits,
+                waits=waits,
                 success=bool(record.get('success')),
                 failure=bool(record.get('failure')),
                 message=record.get('message'),
@@ -132,20 +133,17 @@ class HandlerState(NamedTuple):
         message = self.message
         if message and max_message is not None and len(message) > max_message // 4:
             message = texts.cut(message, max_message, marker=' [...] ') if max_message else None
-        record: progress.ProgressRecord = {
+        return {
             'started': self.started.isoformat(),
             'stopped': self.stopped.isoformat() if self.stopped is not None else None,
             'delayed': self.delayed.isoformat() if self.delayed is not None else None,
             'purpose': self.purpose,
-            'retries': self.retries,
+            'retries': self.attempts,
             'success': self.success,
             'failure': self.failure,
             'message': message,
             'subrefs': sorted(self.subrefs) or None,
         }
-        if self.waits:  # which the storages of authors need not know otherwise
-            record['waits'] = self.waits
-        return record
 
     def after(self, outcome: Outcome, *, now: clocks.Moment) -> 'HandlerState':
         """Make the state after one more attempt."""
