@@ -2,7 +2,8 @@
 Tasks: how to end them, so that none is left behind.
 """
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar('T')
@@ -19,14 +20,17 @@ async def cancel(tasks: Collection['asyncio.Task[Any]']) -> None:
             task.exception()
 
 
-def verify_uncancelled() -> None:
+@contextlib.contextmanager
+def revealing() -> Iterator[None]:
     """
-    Raise the cancellation of the present task that was swallowed, e.g. while a thread was working.
+    Raise a cancellation that was swallowed in the block, e.g. while a thread was working.
 
-    :raises CancelledError: if the task was cancelled, and has gone on.
+    :raises CancelledError: if the task was cancelled in the block, and has gone on.
     """
     task = asyncio.current_task()
-    if task is not None and task.cancelling():
+    before = 0 if task is None else task.cancelling()
+    yield
+    if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
 
 

@@ -166,9 +166,8 @@ class Operator:
             self._vault, registry=self._registry,
             run=functools.partial(self._run_activity, causes.Activity.AUTHENTICATION))
         try:
-            with waiting.remind(self.underway, "starting"):
+            with waiting.remind(self.underway, "starting"), aiotasks.revealing():
                 await self._run_activity(causes.Activity.STARTUP)
-            aiotasks.verify_uncancelled()
             self._is_started = True
             self._registry.verify(finalizer=self.settings.persistence.finalizer)
             await self._attach()

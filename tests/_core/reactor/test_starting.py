@@ -231,3 +231,25 @@ async def test_an_operator_that_is_stopped_during_a_sync_handler_does_not_start(
     assert task.done() and task.cancelled() is is_cancelled
     assert seen == ['cleanup']
     assert not ready.is_set()
+
+
+async def test_an_earlier_cancellation_of_the_task_is_no_reason_not_to_start(diary):
+    stop = asyncio.Event()
+
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(**_):
+        await asyncio.sleep(10)
+
+    async def go_on():
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await diary.run(stop_flag=stop)
+
+    task = asyncio.create_task(go_on())
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.sleep(100)
+    stop.set()
+    await task
+    assert diary == [('login', 11), ('cleanup', 101)]
