@@ -2,7 +2,6 @@
 Server-side apply (KEP-555), and deletion of what was applied.
 """
 import json
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -89,5 +88,4 @@ async def delete(
 
 
 def _get_path(resource: references.Resource, metadata: Mapping[str, Any]) -> str:
-    path = resource.get_url(namespace=metadata.get('namespace'))
-    return f"{path}/{urllib.parse.quote(metadata['name'], safe=':')}"
+    return resource.get_url(namespace=metadata.get('namespace'), name=metadata['name'])

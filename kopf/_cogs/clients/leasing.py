@@ -103,7 +103,7 @@ class LeaseClient:
             timeout=self._timeout)
 
     def _get_path(self, name: str) -> str:
-        return f'{self._path}/{urllib.parse.quote(name)}'
+        return f'{self._path}/{references.quote_name(name)}'
 
 
 def _verify(raw: Any) -> Mapping[str, Any]:

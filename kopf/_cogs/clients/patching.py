@@ -3,7 +3,6 @@ Patching of objects.
 """
 import functools
 import json
-import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -47,7 +46,7 @@ async def patch(
     :raises RecursionError: if the payload is nested so deeply that it cannot even be encoded.
     """
     path = (
-        f'{get_list_path(resource, namespace)}/{urllib.parse.quote(name, safe=":")}'
+        f'{get_list_path(resource, namespace)}/{references.quote_name(name)}'
         f'{"" if subresource is None else "/" + subresource}?fieldManager={FIELD_MANAGER}'
         f'{"&fieldValidation=Ignore" if is_verified else ""}'
     )

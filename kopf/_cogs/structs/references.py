@@ -151,10 +151,10 @@ class Resource:
         url = '' if server is None else server.rstrip('/')
         url += f"/{'apis' if self.group else 'api'}/{self.api_version}"
         if namespace is not None:
-            url += f'/namespaces/{_quote(namespace)}'
+            url += f'/namespaces/{quote_name(namespace)}'
         url += f'/{self.plural}'
         if name is not None:
-            url += f'/{_quote(name)}'
+            url += f'/{quote_name(name)}'
         if subresource is not None:
             url += f'/{subresource}'
         if params:
@@ -162,8 +162,12 @@ class Resource:
         return url
 
 
-def _quote(name: str) -> str:
-    """Quote a name in a path: it can come from a field of any object, as a reference to another."""
+def quote_name(name: str) -> str:
+    """
+    Quote a name in a path: it can come from a field of any object, as a reference to another.
+
+    :raises ValueError: if it is a dot or two, which mean something else in paths.
+    """
     if name in ('.', '..'):
         raise ValueError(f"{name!r} is not a name.")
     return name if _PLAIN(name) else urllib.parse.quote(name, safe='')

@@ -158,8 +158,7 @@ def _is_fixed(shape: Shape) -> bool:
 
 def _is_costly(shape: Shape) -> bool:
     """Whether values that cannot be changed, and have any size, are in it."""
-    return (shape.is_immutable and _is_endless(shape)) or any(
-        map(_is_costly, _iter_inner(shape)))
+    return (shape.is_immutable and _is_endless(shape)) or any(map(_is_costly, shape.inner))
 
 
 def _is_endless(shape: Shape) -> bool:
@@ -171,12 +170,6 @@ def _is_endless(shape: Shape) -> bool:
         case Kind.LIST | Kind.MAP:
             return not shape.limits.keys() & LIMITS
     return shape.kind in (Kind.QUANTITY, Kind.INT_OR_STRING)
-
-
-def _iter_inner(shape: Shape) -> Iterator[Shape]:
-    yield from (field.shape for field in shape.fields)
-    if shape.item is not None:
-        yield shape.item
 
 
 def make_rule(rule: CEL) -> Schema:

@@ -82,6 +82,11 @@ class Shape:
     is_embedded: bool = False
     is_atomic: bool = False
 
+    @property
+    def inner(self) -> 'list[Shape]':
+        """The shapes of what is in the value: of its fields, or of its items."""
+        return [*(field.shape for field in self.fields), *([self.item] if self.item else [])]
+
 
 @dataclasses.dataclass(frozen=True)
 class Field:
@@ -355,9 +360,8 @@ def _read_list(
         list_type='map' if keys else 'set' if is_set else None)
 
 
-def _has_immutable(shape: Shape | None) -> bool:
-    return shape is not None and (shape.is_immutable or _has_immutable(shape.item) or any(
-        _has_immutable(field.shape) for field in shape.fields))
+def _has_immutable(shape: Shape) -> bool:
+    return shape.is_immutable or any(map(_has_immutable, shape.inner))
 
 
 def _read_map(
