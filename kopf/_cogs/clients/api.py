@@ -448,10 +448,12 @@ def _make_network_error(e: Exception) -> errors.APIConnectionError:
     cause: BaseException | None = e
     while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
         cause = cause.__cause__
-    if cause is not None:
-        text += (" The server is not trusted: check the CA of the cluster in the kubeconfig or "
-                 "in the credentials (ca_path, ca_data), and the name of the server.")
-    return errors.APIConnectionError(text)
+    if cause is None:
+        return errors.APIConnectionError(text)
+    return errors.APIUntrustedError(
+        f"{text} The server is not trusted: check the CA of the cluster in the kubeconfig or in "
+        f"the credentials (ca_path, ca_data), and the name of the server. Restart the operator "
+        f"after a change of the kubeconfig.")
 
 
 def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:

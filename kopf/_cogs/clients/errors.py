@@ -100,6 +100,10 @@ class APIConnectionError(APIError):
     """There was no complete response. The original error is in ``__cause__``."""
 
 
+class APIUntrustedError(APIConnectionError):
+    """The certificate of the server is not signed by the CA in the credentials, or is wrong."""
+
+
 class APIClientError(APIError):
     """HTTP 4xx. The request is wrong, so it must not be repeated unchanged."""
 

@@ -202,7 +202,7 @@ async def test_servers_that_are_not_trusted_are_told_with_what_to_check(
     settings.networking.error_backoffs = []
     info = make_info(secure, ca_data=trustme.CA().cert_pem.bytes())
     async with make_client(settings, info) as client:
-        with pytest.raises(errors.APIConnectionError, match=r"check the CA of the cluster"):
+        with pytest.raises(errors.APIUntrustedError, match=r"check the CA of the cluster"):
             await client.request(method, '/', body=body)
 
 

@@ -84,3 +84,13 @@ async def test_an_eased_streak_is_still_the_same_one(streak, caplog):
 
 async def test_the_server_is_listened_to(streak):
     assert streak.fail(errors.APITooManyRequestsError("slow", status=429, retry_after=100)) == 100
+
+
+async def test_what_does_not_pass_by_itself_is_told_also_later(streak, caplog):
+    refused = errors.APIConnectionError("refused")
+    untrusted = errors.APIUntrustedError("not trusted")
+    forbidden = errors.APIForbiddenError("no rights", status=403)
+    for error in [refused, BOO, untrusted, refused, untrusted, forbidden, BOO, forbidden]:
+        streak.fail(error)
+    assert [message.rpartition(': ')[2] for message in caplog.messages] == [
+        'refused', 'not trusted', 'no rights']
