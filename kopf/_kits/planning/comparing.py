@@ -90,7 +90,7 @@ def compare(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
     items with names is also a field: containers start in it, and any order in a template makes
     other pods. In the metadata and the status, it means nothing.
     """
-    pairs = None if old == new else _pair(old, new)
+    pairs = _pair(old, new)
     if pairs is not None:
         if isinstance(old, list) and path[:1] not in (('metadata',), ('status',)):
             orders = [[key[1:-1] for key in _get_named(items) if key in _get_named(others)]
@@ -99,7 +99,7 @@ def compare(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, Any, Any]]:
                 yield path, orders[0], orders[1]
         for key, before, after in pairs:
             yield from compare(before, after, (*path, key))
-    elif old != new:
+    elif old != new or isinstance(old, bool) is not isinstance(new, bool):  # 1 == True in Python
         yield path, old, new
 
 

@@ -31,6 +31,7 @@ def make_containers(**images):
     ({'a': [{'x': 1}]}, {'a': [{'x': 2}]}, {'spec.a[0].x': (1, 2)}),
     ({'a': {'x.y/z': 1}}, {'a': {'x.y/z': 2}}, {'spec.a[x.y/z]': (1, 2)}),
     ({'a': 1}, {'a': {'b': 1}}, {'spec.a': (1, {'b': 1})}),
+    ({'a': [{'b': 1}]}, {'a': [{'b': True}]}, {'spec.a[0].b': (1, True)}),
 ])
 def test_values_are_compared_field_by_field(old, new, expected):
     assert make_fields({'spec': old}, {'spec': new}) == expected
