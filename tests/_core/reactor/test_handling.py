@@ -34,7 +34,10 @@ class Journal:
         self.done = []
         self.busy = 0
 
-    def declare(self, registry, decorator, id, *, fails=0, lasts=0.0, patch=None, **options):
+    def declare(
+            self, registry, decorator, id, *, fails=0, lasts=0.0, patch=None, has_result=True,
+            **options,
+    ):
         async def fn(spec, retry, reason, patch: kopf.Patch, new, **_):
             assert not self.busy
             self.busy += 1
@@ -47,7 +50,7 @@ class Journal:
                 if patch_ is not None:
                     patch.spec.update(patch_)
                 self.done.append((id, str(reason), spec.get('f')))
-                return len(self.done)
+                return len(self.done) if has_result else None
             finally:
                 self.busy -= 1
         patch_ = patch
@@ -285,7 +288,7 @@ def test_conflicts_on_finalizers_are_tried_again_and_are_no_errors(
         registry, journal, caplog, fault):
     """The API server says that the object has changed, but does not show the newer state yet."""
     caplog.set_level(logging.DEBUG)
-    journal.declare(registry, kopf.on.delete, 'd')
+    journal.declare(registry, kopf.on.delete, 'd', has_result=False)
 
     def delete(api):
         api.faults = [fault]
@@ -380,11 +383,22 @@ def test_no_handlers_are_called_for_an_object_that_is_gone_by_a_response(registr
 
 
 def test_deletion_costs_two_patches_from_creation_to_gone(registry, journal):
-    journal.declare(registry, kopf.on.delete, 'd')
+    journal.declare(registry, kopf.on.delete, 'd', has_result=False)
     api = run_virtually(handle(registry, (1, lambda api: api.delete())))
     assert journal.done == [('d', 'delete', 0)]
     assert len(api.requests) == 2
     assert not api.objects
+
+
+@pytest.mark.parametrize('options', [{'patch': {'f': 7}, 'has_result': False}, {'patch': {'f': 7}}])
+def test_what_deletion_handlers_patch_is_stored_before_the_object_goes(registry, journal, options):
+    journal.declare(registry, kopf.on.delete, 'd', **options)
+    api = run_virtually(handle(registry, (1, lambda api: api.delete())))
+    type, last = api.history[-1]
+    assert type == 'DELETED'
+    assert last['spec']['f'] == 7
+    assert last.get('status') == ({'d': 1} if options.get('has_result', True) else None)
+    assert len(api.requests) == 3
 
 
 def test_a_finalizer_without_a_reason_is_removed(registry, journal):
