@@ -213,7 +213,7 @@ def reduce(obj: Object) -> Object:
     meta = obj['metadata']
     reduced = {
         **{key: meta.get(key) for key in ('labels', 'annotations', 'finalizers')},
-        'spec': obj.get('spec'), 'status': obj.get('status')}
+        'spec': obj.get('spec'), 'status': obj.get('status') or None}
     reduced['annotations'] = {
         key: TIMES.sub('', value).strip() for key, value in (reduced['annotations'] or {}).items()
         if not key.endswith('/kopf-managed')}  # with any progress, of which there is less here
