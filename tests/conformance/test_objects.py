@@ -367,6 +367,29 @@ def test_only_pods_request_what_they_are_limited_to(api, ns):
     assert container['resources'] == {'limits': {'memory': '1Gi'}}
 
 
+def test_some_zeros_are_as_good_as_none(api, ns):
+    probe = {'tcpSocket': {'port': 80}, 'initialDelaySeconds': 0, 'periodSeconds': 0}
+    container = {
+        'name': 'x', 'image': 'x', 'ports': [{'containerPort': 80, 'hostPort': 0}],
+        'readinessProbe': probe, 'securityContext': {'runAsUser': 0}}
+    deployment = api.post(f'/apis/apps/v1/namespaces/{ns}/deployments', {
+        'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': 'one'}, 'spec': {
+            'replicas': 0, 'minReadySeconds': 0, 'revisionHistoryLimit': 0,
+            'selector': {'matchLabels': {'a': 'b'}},
+            'template': {'metadata': {'labels': {'a': 'b'}}, 'spec': {'containers': [container]}}},
+    }).ok
+    assert 'minReadySeconds' not in deployment['spec']
+    assert (deployment['spec']['replicas'], deployment['spec']['revisionHistoryLimit']) == (0, 0)
+    (container,) = deployment['spec']['template']['spec']['containers']
+    assert container['ports'] == [{'containerPort': 80, 'protocol': 'TCP'}]
+    assert container['securityContext'] == {'runAsUser': 0}
+    assert 'initialDelaySeconds' not in container['readinessProbe']
+    assert container['readinessProbe']['periodSeconds'] == 10
+    service = api.post(f'/api/v1/namespaces/{ns}/services', make('one', kind='Service', spec={
+        'ports': [{'port': 80, 'nodePort': 0}]})).ok
+    assert 'nodePort' not in service['spec']['ports'][0]
+
+
 @pytest.mark.parametrize('labels', [{}, {'of': 'job'}])
 def test_jobs_have_the_labels_of_their_pods_or_their_own(api, ns, labels):
     spec = {'suspend': True, 'template': {'metadata': {'labels': {'of': 'pod'}}, 'spec': {

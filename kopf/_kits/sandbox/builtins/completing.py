@@ -11,8 +11,6 @@ from kopf._kits.sandbox.schemas.depths import guarded
 DEFAULTS = 'defaults.json'
 META = 'io.k8s.apimachinery.pkg.apis.meta.v1.'
 TEMPLATE_GENERATION = 'deprecated.daemonset.template.generation'
-OMITTED = frozenset(['minReadySeconds'])
-"""Zeros that are omitted, unlike other fields with the default zero in OpenAPI."""
 
 
 @guarded
@@ -47,8 +45,9 @@ def _fill(schema: nodes.Schema, value: Any) -> Any:
             result[key] = item if not isinstance(item, dict | list) else _fill(
                 schema.properties[key], item)
     for key, child in schema.properties.items():
-        if child.default is not nodes.NOTHING and key not in result and key not in OMITTED:
-            default = child.default
+        default = child.default
+        is_dropped = default == 0 and key in scalars.DROPPED_ZERO
+        if default is not nodes.NOTHING and key not in result and not is_dropped:
             result[key] = _fill(child, default) if isinstance(default, dict | list) else default
     if name in _DEFINITIONS:
         return _DEFINITIONS[name](result)

@@ -35,6 +35,8 @@ class Field:
 
 def is_omitted(schema: nodes.Schema, value: Any, required: bool, key: str) -> bool:
     """Whether the value is as good as none: it is not there when the object is read again."""
+    if value == 0 and schema.type in ('integer', 'number'):
+        return key in DROPPED_ZERO and not required
     if required or schema.default is not nodes.NOTHING:
         return False
     if value == '' and isinstance(value, str):
@@ -51,6 +53,13 @@ KEPT_EMPTY = frozenset(['storageClassName', 'ingressClassName', 'volumeAttribute
 DROPPED_FALSE = frozenset([
     'hostNetwork', 'hostPID', 'hostIPC', 'paused', 'publishNotReadyAddresses', 'readOnly', 'stdin',
     'stdinOnce', 'tty', 'unschedulable', 'globalDefault',
+])
+#: Numbers that do not differ from nothing if they are zero.
+DROPPED_ZERO = frozenset([
+    'hostPort', 'nodePort', 'healthCheckNodePort', 'minReadySeconds', 'initialDelaySeconds',
+    'timeoutSeconds', 'periodSeconds', 'successThreshold', 'failureThreshold', 'observedGeneration',
+    'updatedReplicas', 'readyReplicas', 'unavailableReplicas', 'active', 'succeeded', 'failed',
+    'number', 'signal', 'count',
 ])
 
 
