@@ -256,12 +256,14 @@ async def _merge(
 ) -> bodies.RawBody | None:
     alone = list(part) == ['status'] and 'status' in target.resource.subresources
     earlier: errors.APIError | None = None
+    own = {**part.get('metadata', {})}
+    own.pop('resourceVersion', None)  # that of a copied body is outdated as soon as Kopf writes
     target.announce(part)
     for _ in range(MAX_CONFLICTS):
         meta = raw['metadata']
         key = 'resourceVersion' if alone or target.is_fenced else 'uid'
         guard = {key: meta[key]} if key in meta else {}  # type: ignore[literal-required]
-        payload = {**part, 'metadata': {**part.get('metadata', {}), **guard}}
+        payload = {**part, 'metadata': {**own, **guard}}
         try:
             result = await target.send(
                 raw, payload, subresource='status' if alone else None,

@@ -113,3 +113,19 @@ async def test_conflicts_tell_that_an_earlier_attempt_could_be_applied(patch, wr
     with pytest.raises(errors.APIConflictError) as caught:
         await apply(make_target(list(writes), list(reads)), SHOWN, patch)
     assert caught.value.earlier is LOST
+
+
+@pytest.mark.parametrize('patch', [
+    Patch({'metadata': {'resourceVersion': '0', 'labels': {'a': 'b'}}}),
+    Patch({'metadata': {'resourceVersion': '0'}, 'spec': {'f': 1}}),
+])
+async def test_the_version_in_a_copied_body_is_not_sent(patch):
+    sent = []
+
+    async def request(method, *_, body, **__):
+        sent.append(json.loads(body)['metadata'])
+        return SHOWN
+
+    client = SimpleNamespace(request=request, settings=OperatorSettings(), unselectable=set())
+    await apply(Target(client, RESOURCE, logging.getLogger(), NOBODY), SHOWN, patch)
+    assert ['resourceVersion' in meta for meta in sent] == [False]
