@@ -6,6 +6,7 @@ replaces the field. In addition, a patch can have functions that change the newe
 Kopf sends their effect as a JSON patch (RFC 6902).
 """
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -171,7 +172,10 @@ class Patch(dict[str, Any]):
         if self._fns:
             target = copy.deepcopy(target)
             for fn in self._fns:
-                fn(cast(bodies.RawBody, target))
+                returned: object = fn(cast(bodies.RawBody, target))
+                if inspect.iscoroutine(returned):
+                    returned.close()
+                    raise TypeError(f"{fn!r} is async; functions of patches cannot be.")
         return target
 
 

@@ -124,8 +124,9 @@ async def begin(
                 client, settings, (await scanning.scan(client)).resources,
                 origin.default_namespace or 'default', say)
     except errors.APIError as e:
-        raise commanding.CommandError(
-            f"The objects cannot be {what}: {e} Run the command again later.") from e
+        advice = ("Check your permissions to list and patch them."
+                  if isinstance(e, errors.APIForbiddenError) else "Run the command again later.")
+        raise commanding.CommandError(f"The objects cannot be {what}: {e} {advice}") from e
 
 
 async def for_each(

@@ -10,6 +10,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from kopf._cogs.clients import errors
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import reviews
@@ -270,8 +271,9 @@ def make_refused(
         request: requests.Request, error: APIError, writers: Sequence[str],
 ) -> plans.Refused | None:
     """Describe a write that the API refuses for what it would make of an object, and no others."""
+    status = errors.make_status_error({'message': error.message}, status=error.code).status
     if request.verb not in runs.WRITES or request.dry_run or (
-            error.code not in REFUSALS or error.message == application.FAILED_TEST):
+            status not in REFUSALS or error.message == application.FAILED_TEST):
         return None
     name, kind = request.name, request.kind
     with contextlib.suppress(ValueError, KeyError, TypeError):

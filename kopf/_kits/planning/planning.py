@@ -111,16 +111,17 @@ def plan(
     with contextlib.ExitStack() as stack:
         path = pathlib.Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix='kopf-plan-')), 'kubeconfig')
-        new = load(sources, against)
-        others = [load(against, sources)] if against else []
-        if origin is None and context is None:
-            origin = asyncio.run(_log_in(new.registry))
-        patterns = options.get('namespaces', ())
-        upstream = Upstream(
-            origin, context=context, follow=False,
-            namespaces=references.select_specific_namespaces(patterns), selectors=[
-                selector for each in (new, *others) for selector in each.registry.get_selectors()])
         try:
+            new = load(sources, against)
+            others = [load(against, sources)] if against else []
+            if origin is None and context is None:
+                origin = asyncio.run(_log_in(new.registry))
+            patterns = options.get('namespaces', ())
+            upstream = Upstream(
+                origin, context=context, follow=False,
+                namespaces=references.select_specific_namespaces(patterns), selectors=[
+                    selector for each in (new, *others)
+                    for selector in each.registry.get_selectors()])
             if others:
                 with sandboxthreads.run_sandbox(upstream=upstream) as frozen:  # of the same state
                     before, run = (rehearse(each, Upstream(
@@ -132,6 +133,10 @@ def plan(
             return dataclasses.replace(made, unknown=[*_find_unread(run, upstream), *made.unknown])
         except APIError as e:
             raise PlanError(str(e)) from e
+        except SystemExit as e:
+            raise PlanError(
+                f"The operator has ended the process by sys.exit({e.code!r}), so nothing is known "
+                f"of what it would do. Let handlers raise errors instead.") from e
 
 
 @dataclasses.dataclass(frozen=True)

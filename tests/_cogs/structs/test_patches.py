@@ -286,3 +286,11 @@ def has_dicts_over_others(first, second):
 def test_misspelled_parts_are_errors():
     with pytest.raises(AttributeError, match='stauts'):
         Patch().stauts = {'field': 'value'}
+
+
+def test_functions_of_patches_cannot_be_async():
+    async def fn(body):
+        raise AssertionError
+
+    with pytest.raises(TypeError, match="is async"):
+        Patch(fns=[fn]).apply({})

@@ -122,6 +122,16 @@ async def test_what_does_not_exist_is_refused_before_anything_is_written(
 
 
 @testing.virtual_time
+async def test_who_may_not_list_is_told_so(annotate):
+    async with testing.open_api('sandbox') as api:
+        await prepare(api, 'a')
+        api.sandbox.faults.add(testing.Fault(
+            action='refuse', verb='list', resource='things', status=403))
+        with pytest.raises(commanding.CommandError, match="Check your permissions to list"):
+            await annotate(api, 'x', 'a')
+
+
+@testing.virtual_time
 async def test_what_is_refused_is_named_and_the_others_are_paused(annotate, lines):
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a', 'b')

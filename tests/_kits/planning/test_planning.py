@@ -250,6 +250,29 @@ def test_a_refused_secret_is_not_quoted(plan, parent):
     assert 'no-base64' not in refused.message
 
 
+def test_a_patch_that_is_too_large_is_refused(plan, parent):
+    made = plan('''
+@kopf.on.create('kopfexamples')
+def create(patch, **_):
+    patch.status['x'] = 'x' * 2_000_000
+''')
+    refused, = made.refused
+    assert 'too large' in refused.message
+    assert made.get_code() == 1
+
+
+@pytest.mark.parametrize('source', [
+    "import sys; sys.exit(0)",
+    "@kopf.on.startup()\ndef start(**_): raise SystemExit(0)",
+    "@kopf.on.create('kopfexamples')\ndef create(**_): raise SystemExit(0)",
+    "@kopf.on.create('kopfexamples')\nasync def create(**_): raise SystemExit(0)",
+], ids=['import', 'startup', 'sync', 'async'])
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # it ends abruptly
+def test_an_operator_that_ends_the_process_is_not_planned(plan, parent, source):
+    with pytest.raises(testing.PlanError, match=r"sys.exit\(0\)"):
+        plan(source)
+
+
 def test_what_is_accepted_later_is_not_refused(plan, parent):
     made = plan('''
 @kopf.on.create('kopfexamples')
