@@ -223,11 +223,11 @@ class Converter(bodies.Converter):
         """Restore what only the new version can express; keep what only the former one can."""
         meta = made.get('metadata') or {}
         annotations = dict(meta.get('annotations') or {})
-        kept = annotations.pop(ANNOTATION + version, None)
+        kept, back = annotations.pop(ANNOTATION + version, None), self._find_way(version, source)
         if kept is not None:
-            made = self._restore(made, kept, version)
+            made = self._restore(made, kept, version, back)
         annotations.pop(ANNOTATION + source, None)
-        leaves = self._find_lost(obj, made, self._find_way(version, source))
+        leaves = self._find_lost(obj, made, back)
         if leaves:
             annotations[ANNOTATION + source] = lossless.dump(leaves)
             if capacity.count_annotations(annotations) > capacity.MAX_ANNOTATIONS:
@@ -239,8 +239,13 @@ class Converter(bodies.Converter):
             made['metadata'] = {**meta, 'annotations': annotations} if annotations else meta
         return made
 
-    def _restore(self, made: Object, kept: str, version: str) -> Object:
-        """Restore what is kept. Anybody can write the annotation, so it must break nothing."""
+    def _restore(
+            self, made: Object, kept: str, version: str, back: Iterable[tuple[str, Step]],
+    ) -> Object:
+        """
+        Restore what is kept. Anybody can write the annotation, so it must break nothing: e.g. the
+        list of all objects fails if there is no way back from what is restored.
+        """
         try:
             leaves = lossless.load(kept)
             restored = self._prune({
@@ -249,6 +254,7 @@ class Converter(bodies.Converter):
             schema = self._find_schema(made)
             if schema is not None and (found := schemas.find_mistyped(schema, restored, made)):
                 raise ValueError(f"{found[0]!r:.200} has a wrong type")
+            self._go(restored, back)
         except (ValueError, RecursionError, statuses.BadRequest) as e:
             skipped = self._warnings.take(version, time.monotonic())
             if skipped is not None:
@@ -263,7 +269,11 @@ class Converter(bodies.Converter):
             self, obj: Mapping[str, Any], made: Object, back: Iterable[tuple[str, Step]],
     ) -> list[lossless.Leaf]:
         """Find what the way back does not return of an object, once the other version is stored."""
-        returned = self._prune(self._go(self.complete(made), back))
+        try:
+            returned = self._go(self.complete(made), back)
+        except ConversionError:  # the defaults can have no way back, such as an empty quantity
+            returned = self._go(made, back)
+        returned = self._prune(returned)
         return lossless.find(
             _get_content(self._prune(obj)), _get_content(returned),
             self._find_schema(obj))

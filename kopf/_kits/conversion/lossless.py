@@ -9,6 +9,7 @@ same as the default of its field, which API servers set at the next write.
 import copy
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -85,38 +86,59 @@ def _identify(value: Any, schema: nodes.Schema | None) -> dict[str, Any] | None:
 def restore(obj: Any, leaves: Sequence[Leaf]) -> Any:
     """Restore the leaves whose places are as they were left; the object is not changed itself."""
     obj = copy.deepcopy(obj)
+    lists = _Lists()
     for leaf in leaves:
         *parents, last = leaf.path
-        parent = functools.reduce(_get, parents, obj)
-        found = _get(parent, last)
-        if (None if found is _ABSENT else _digest(found)) == leaf.left:
-            _set(parent, last, leaf.value)
+        fields, name = lists.find(functools.reduce(lists.get, parents, obj), last)
+        found = fields.get(name, _ABSENT)
+        if fields is _NOWHERE or (None if found is _ABSENT else _digest(found)) != leaf.left:
+            continue
+        if leaf.value is _ABSENT:
+            fields.pop(name, None)
+        else:
+            fields[name] = leaf.value
+    lists.write()
     return obj
 
 
-def _get(parent: Any, key: Any) -> Any:
-    """Get a field of a mapping, or an item of a list by the keys that identify it."""
-    match parent, key:
-        case dict(), str():
-            return parent.get(key, _ABSENT)
-        case list(), dict():
-            return next((item for item in parent if _is_same(item, key)), _ABSENT)
-    return _ABSENT
+_NOWHERE: dict[str, Any] = {}
 
 
-def _set(parent: Any, key: Any, value: Any) -> None:
-    match parent, key:
-        case dict(), str() if value is _ABSENT:
-            parent.pop(key, None)
-        case dict(), str():
-            parent[key] = value
-        case list(), dict():
-            index = next((n for n, item in enumerate(parent) if _is_same(item, key)), len(parent))
-            parent[index:index + 1] = [] if value is _ABSENT else [value]
+class _Lists:
+    """
+    The items of lists by the fields that identify them: anybody can write a leaf for each item.
 
+    A list has one set of such fields, as in its schema. With others, nothing is found.
+    """
 
-def _is_same(item: Any, key: Mapping[str, Any]) -> bool:
-    return isinstance(item, dict) and key.items() <= item.items()
+    def __init__(self) -> None:
+        self._lists: dict[int, tuple[list[Any], set[str], dict[str, Any]]] = {}
+
+    def get(self, parent: Any, key: Any) -> Any:
+        fields, name = self.find(parent, key)
+        return fields.get(name, _ABSENT)
+
+    def find(self, parent: Any, key: Any) -> tuple[dict[str, Any], str]:
+        """Find what to get a field of a mapping from, or an item of a list, and its name there."""
+        match parent, key:
+            case dict(), str():
+                return parent, key
+            case list(), dict():
+                if id(parent) not in self._lists:
+                    items = {_encode({name: item.get(name) for name in key}): item
+                             for item in parent if isinstance(item, dict)}
+                    names = {*key} if len(items) == len(parent) else set()
+                    self._lists[id(parent)] = parent, names, items
+                _, names, items = self._lists[id(parent)]
+                if names == {*key}:
+                    return items, _encode(key)
+        return _NOWHERE, ''
+
+    def write(self) -> None:
+        """Write the items back to the lists."""
+        for parent, names, items in self._lists.values():
+            if names:
+                parent[:] = items.values()
 
 
 def dump(leaves: Sequence[Leaf]) -> str:
@@ -141,6 +163,9 @@ def load(text: str) -> list[Leaf]:
         if any(not leaf.path or not all(isinstance(key, str | dict) for key in leaf.path)
                for leaf in leaves):
             raise ValueError("a path is none")
+        paths = sorted([_encode(key) for key in leaf.path] for leaf in leaves)
+        if any(inner[:len(outer)] == outer for outer, inner in itertools.pairwise(paths)):
+            raise ValueError("a path is within another one")
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise ValueError(f"it is not readable: {e}") from e
     return leaves

@@ -13,11 +13,14 @@ import pytest
 
 import kopf
 from kopf._cogs.structs import dicts
+from kopf._kits.conversion import lossless
 from kopf._kits.typed import kinds
 from tests._kits.conversion import pairs
 from tests._kits.conversion.pairs import make
 
 LOST = 'kopf.dev/only-in-v1'
+BACKLESS = lossless.dump([
+    lossless.Leaf(('spec', 'storage'), 'not a size', lossless._digest('1Gi'))])
 
 
 @pytest.fixture()
@@ -113,6 +116,7 @@ def test_too_much_for_the_annotations_is_an_error_that_says_so(converter):
 
 @pytest.mark.parametrize('damage', [
     '', '{', '[]{', '{"a": 1}', '[1]', '[{"path": []}]', '[' * 9999,
+    '[{"path": ["spec"]}, {"path": ["spec", "mode"]}]', BACKLESS,
     *(f'[{{"path": ["spec", "mode"], "value": {value}}}]' for value in [
         '{"evil": 1}', 'NaN', '1e999', '9' * 400, '9' * 5000, '[' * 900 + ']' * 900])])
 def test_a_damaged_note_is_as_none_with_one_warning_that_names_the_object(
@@ -125,6 +129,52 @@ def test_a_damaged_note_is_as_none_with_one_warning_that_names_the_object(
     assert caplog.messages[0].startswith(
         f"The annotation {LOST} of {pairs.NAME} 'ns/one' is ignored: ")
     assert len(caplog.messages[0]) < 600
+
+
+def test_a_note_of_many_leaves_in_many_items_takes_no_longer_than_both(converter):
+    users = [{'name': f'u{n}', 'roles': []} for n in range(2000)]
+    note = lossless.dump([
+        lossless.Leaf(('spec', 'users', {'name': f'u{n}'}, 'password'), 'x', None)
+        for n in range(3000)])
+    calls = 0
+
+    class Counted(str):
+        def __eq__(self, other):
+            nonlocal calls
+            calls += 1
+            return str.__eq__(self, other)
+        __hash__ = str.__hash__
+
+    users[-1]['name'] = Counted('u1999')
+    restored = lossless.restore({'spec': {'users': users}}, lossless.load(note))
+    assert {user['password'] for user in restored['spec']['users']} == {'x'}
+    assert calls < 10
+
+
+def test_a_version_whose_defaults_have_no_way_back_can_be_read(registry):
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class New:
+        ready: str = ''
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Old:
+        count: int | None = None
+
+    @kopf.crd('convert.example.com', 'v1', plural='databases', storage=True)
+    class Database:
+        spec: New = New()
+
+    @kopf.crd('convert.example.com', 'v1alpha1', of=Database)
+    class OldDatabase:
+        spec: Old = Old()
+
+    kopf.convert(OldDatabase, Database, kopf.Move(
+        '.spec.count', '.spec.ready', up=str, down=int), registry=registry)
+    converter = registry._converters[pairs.NAME]
+    assert converter.convert(make({}, 'v1alpha1'), 'v1') == make({})
+    assert converter.convert(make({'count': 1}, 'v1alpha1'), 'v1') == make({'ready': '1'})
+    with pytest.raises(ValueError, match="spec.ready cannot be converted"):
+        converter.convert(make({'ready': 'no'}), 'v1alpha1')
 
 
 def test_a_note_changes_neither_the_identity_nor_unknown_fields(converter):
