@@ -334,9 +334,9 @@ def get_raw(obj: Any) -> Any:
     return obj._raw if isinstance(obj, Body) else obj
 
 
-def get_copy(body: Body, key: str) -> Any:
-    """Get a part of an own body as its handlers have left it; None if they have not read it."""
-    return body._copies.get(key) if isinstance(body, OwnBody) and body._copies else None
+def get_copies(body: Body) -> Mapping[str, Any]:
+    """Get the parts of an own body that its handlers have read, as they have left them."""
+    return (isinstance(body, OwnBody) and body._copies) or {}
 
 
 _IDENTITY = ('name', 'namespace', 'uid')

@@ -37,6 +37,10 @@ from kopf._core.path import objects, saving, switches
 FORBIDDEN_PAUSE = 600.0
 """After how long (seconds) to retry if the operator may not remove the finalizer in a deletion."""
 
+CHANGED_IN_PLACE: Sequence[dicts.FieldPath] = [
+    ('spec',), ('status',), ('metadata', 'labels'), ('metadata', 'annotations')]
+"""The fields of which handlers use to change their copies, and to expect that this is written."""
+
 
 class Handling:
     """
@@ -508,12 +512,15 @@ class Handling:
 
     def _warn_of_changes(self, cause: causes.ChangingCause, patch: patches.Patch | None) -> None:
         """Warn once of what a handler has changed in place, but does not write with its patch."""
-        raw, seen = bodies.get_raw(cause.body), bodies.get_copy(cause.body, 'spec')
-        if seen is None or seen == raw['spec'] or self._has_warned or (patch and patch.fns):
+        raw, copies = bodies.get_raw(cause.body), bodies.get_copies(cause.body)
+        if not copies or self._has_warned or (patch and patch.fns):
             return
-        written = patches.merge(raw, patch or {})
-        names = ['.'.join(('spec', *change.field)) for change in diffs.diff(raw['spec'], seen)
-                 if dicts.resolve(written, ('spec', *change.field), None) != change.new]
+        written, seen = patches.merge(raw, patch or {}), {**raw, **copies}
+        names = []
+        for path in CHANGED_IN_PLACE:
+            before, after = (dicts.resolve(state, path, None) for state in (raw, seen))
+            names += ['.'.join((*path, *change.field)) for change in diffs.diff(before, after)
+                      if dicts.resolve(written, (*path, *change.field), None) != change.new]
         if names:
             self._has_warned = True
             self.logger.warning(

@@ -65,6 +65,25 @@ async def test_what_is_changed_in_place_is_no_change_of_the_object(registry, cap
                     "written. To change the object, use the argument `patch`."] * 2
 
 
+@pytest.mark.parametrize('change, field', [
+    (lambda body: body['metadata'].update(labels={'a': 'b'}), 'metadata.labels'),
+    (lambda body: body['metadata'].setdefault('annotations', {}).update(a='b'),
+     'metadata.annotations.a'),
+    (lambda body: body['metadata'].pop('managedFields'), None),
+], ids=['labels', 'annotations', 'others'])
+@virtual_time
+async def test_what_is_changed_in_place_of_the_metadata_is_told(registry, caplog, change, field):
+    @kopf.on.update('things', registry=registry)
+    async def fn(body, **_):
+        change(body)
+
+    async with running(registry) as client:
+        await client.patch('things', 'a', {'spec': {'other': 1}})
+        await asyncio.sleep(10)
+    told = [record.message for record in caplog.records if 'in memory only' in record.message]
+    assert [text.split()[5] for text in told] == ([field] if field else [])
+
+
 @virtual_time
 async def test_the_handlers_of_one_change_see_what_the_others_have_changed(registry):
     seen = []
