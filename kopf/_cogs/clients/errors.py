@@ -177,6 +177,12 @@ _REAL_STATUSES = {
 """What the messages of HTTP 500 mean if the request can never succeed."""
 
 
+def advise(error: Exception) -> str:
+    """Say, as the end of a message, what people can do about an error; empty for most."""
+    return ". Print the roles that the operator needs: kopf rbac" if isinstance(
+        error, APIForbiddenError) else ''
+
+
 def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> APIError:
     """Make an error of a response: of its status, its body, and its header ``Retry-After``."""
     try:

@@ -48,7 +48,7 @@ class Streak:
             error.retry_after if isinstance(error, errors.APIError) else None,
             enforced=networking.enforce_retry_after,
         )
-        text = f"{error}" or repr(error)
+        text = (f"{error}" or repr(error)) + errors.advise(error)
         kind = type(error) if isinstance(error, LASTING) else Exception
         if kind in self._warned or (isinstance(error, TEMPORARY) and self.failures == 1):
             self._logger.debug(

@@ -35,8 +35,10 @@ class Throttler:
                     f"A conflict; trying again in {delay} seconds on the newest state: {e}")
                 return
         self.is_told = True
-        logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
-                     exc_info=(type(e), e, e.__traceback__))
+        is_own = not isinstance(e, errors.APIError)  # the code tells nothing about others
+        logger.error(
+            f"Throttling for {delay} seconds due to an unexpected error: {e!r}{errors.advise(e)}",
+            exc_info=(type(e), e, e.__traceback__) if is_own else None)
 
     def next_delay(self, delays: Iterable[float] | float) -> float | None:
         """Get the pause (seconds) after one more error; None if ``delays`` are empty."""

@@ -92,5 +92,6 @@ async def test_what_does_not_pass_by_itself_is_told_also_later(streak, caplog):
     forbidden = errors.APIForbiddenError("no rights", status=403)
     for error in [refused, BOO, untrusted, refused, untrusted, forbidden, BOO, forbidden]:
         streak.fail(error)
-    assert [message.rpartition(': ')[2] for message in caplog.messages] == [
-        'refused', 'not trusted', 'no rights']
+    assert [message.partition(': ')[2] for message in caplog.messages] == [
+        'refused', 'not trusted',
+        "no rights. Print the roles that the operator needs: kopf rbac"]

@@ -58,7 +58,7 @@ def test_a_few_conflicts_in_a_row_are_no_errors(caplog):
         *["A conflict; trying again in 2 seconds on the newest state: changed"] * MAX_CONFLICTS,
         "Throttling for 2 seconds due to an unexpected error: APIConflictError('changed', "
         "status=409)"]
-    assert [bool(record.exc_info) for record in caplog.records] == [False] * MAX_CONFLICTS + [True]
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_other_errors_are_told_at_once(caplog):
@@ -67,3 +67,12 @@ def test_other_errors_are_told_at_once(caplog):
     assert throttler.is_told
     assert caplog.messages == [
         "Throttling for 2 seconds due to an unexpected error: ValueError('wrong')"]
+    assert caplog.records[0].exc_info
+
+
+def test_missing_rights_are_told_with_what_to_do(caplog):
+    Throttler().tell(errors.APIForbiddenError("no patch", status=403), 2, logger)
+    assert caplog.messages == [
+        "Throttling for 2 seconds due to an unexpected error: APIForbiddenError('no patch', "
+        "status=403). Print the roles that the operator needs: kopf rbac"]
+    assert not caplog.records[0].exc_info
