@@ -463,7 +463,10 @@ class _Explainer:
             case decisions.Close():
                 return f"the operator ends the handling, and stores the state: {step.because}"
             case decisions.SwitchFinalizer() | decisions.Release():
-                return f"the operator patches the object. {step.because}"
+                names = ', '.join(handler.id for handler in self._spawned)
+                waits = f"waits for the end of {names}, and " if names and (
+                    finalizers.is_deleting(self._raw)) else ''
+                return f"the operator {waits}patches the object. {step.because}"
             case decisions.Save():
                 return f"the operator patches the object: {step.because}"
         names = ', '.join(

@@ -246,6 +246,15 @@ def test_finalizers_that_nobody_needs(registry):
     assert get_verdicts(found) == {'fn': (True, "it matches, and is called after that patch")}
 
 
+@pytest.mark.parametrize('finalizer', [FINALIZER, None])
+def test_the_end_of_a_daemon_comes_before_the_finalizer_is_removed(registry, finalizer):
+    kopf.daemon('kopfexamples', id='guard', registry=registry)(lambda **_: None)
+    found = explain(
+        registry, deletionTimestamp='2020-01-01T00:00:00Z', finalizers=[finalizer or 'x.io/y'])
+    assert ("waits for the end of guard" in found.next) == (finalizer is not None)
+
+
+
 def test_deletions(registry):
     record(registry, kopf.on.delete, 'deleted')
     record(registry, kopf.timer, 'ticked', interval=9)

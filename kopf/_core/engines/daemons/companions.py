@@ -568,10 +568,12 @@ class Companion:
             self.stopper.set(Reason.DAEMON_SIGNALLED)
             self._log(logging.DEBUG, f"{self.handler!r} is signalled to exit gracefully.")
             yield backoff
+        level = logging.DEBUG  # most daemons exit before the second check
         while timeout is None:
             delay = background.cancellation_polling if polling is None else polling
-            self._log(logging.DEBUG, f"{self.handler!r} is still exiting. The next check is in "
-                                     f"{delay} seconds.")
+            self._log(
+                level, f"{self.handler!r} is still exiting. The next check is in {delay} seconds.")
+            level = logging.WARNING
             yield delay
         self._log(logging.DEBUG, f"{self.handler!r} is signalled to exit by force.")
         self.stopper.set(Reason.DAEMON_CANCELLED)
