@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import datetime
 import json
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -76,6 +77,9 @@ class Policy:
     or for an admission.
     """
 
+
+QUICK = 1.0
+"""Below this delay (seconds), growing backoffs repeat the same error too fast for the log."""
 
 POLICIES: Mapping[type[handlers.Handler], Policy] = {
     handlers.ActivityHandler: Policy(has_own_threads=True),
@@ -378,7 +382,7 @@ def judge(
     mode = handler.errors if handler.errors is not None else (
         POLICIES[type(handler)].default_errors)
     is_last = handler.retries is not None and state.attempts + 1 >= handler.retries
-    text = _describe(e)
+    text, level = _describe(e), handler.failure_level
 
     if isinstance(e, handlererrors.PermanentError):
         return fail(handler, e, logger)
@@ -408,9 +412,10 @@ def judge(
         message = (f"{handler!r} failed with an exception and will try again in "
                    f"{_count_seconds(backoff)}: {text}")
         outcome = outcome._replace(final=False, delay=backoff)
+        if POLICIES[type(handler)].is_backoff_growing and backoff < QUICK and text == state.message:
+            level = logging.DEBUG
     is_raised = e.__traceback__ is not None
-    logger.log(handler.failure_level, message,
-               exc_info=(type(e), e, e.__traceback__) if is_raised else None)
+    logger.log(level, message, exc_info=(type(e), e, e.__traceback__) if is_raised else None)
     return outcome
 
 

@@ -224,3 +224,23 @@ async def test_they_belong_to_the_attempts_that_are_observed():
     assert [item[1:] for item in recorder.seen if item[0] == 'attempt'] == [
         (False, False), (True, False), (True, True)]
     assert {item[1] for item in recorder.seen if item[0] == 'write'} == {1}
+
+
+@testing.virtual_time
+async def test_an_error_that_is_repeated_at_once_is_told_once_and_then_with_each_longer_delay(
+        caplog):
+    registry = kopf.OperatorRegistry()
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def fn(**_):
+        raise KeyError('oops')
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={})
+            await asyncio.sleep(10)
+    told = [record.message for record in caplog.records
+            if record.levelname == 'ERROR' and 'will try again in' in record.message]
+    assert 'in 0.005' in told[0]
+    assert len(told) <= 5
