@@ -345,7 +345,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
             except NETWORK_ERRORS as e:
                 if stream is None:
                     self._traffic.count(None, 'GET', connection.host)
-                raise _make_network_error(e) from e
+                raise await self._make_network_error(e) from e
             finally:
                 if stream is not None:
                     self._streams.pop(stream, None)
@@ -381,7 +381,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
                         connect_timeout=timeouts.read(networking.connect_timeout), permit=permit)
             except NETWORK_ERRORS as e:
                 self._traffic.count(None, method, connection.host)
-                raise _make_network_error(e) from e
+                raise await self._make_network_error(e) from e
             finally:
                 self._traffic.in_flight -= 1
                 connection.users -= 1
@@ -406,6 +406,18 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
                     self._outages.end(path)
                 raise error
             await self._pool.reject(connection, headers)
+
+    async def _make_network_error(self, e: Exception) -> errors.APIConnectionError:
+        text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
+        cause: BaseException | None = e
+        while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+            cause = cause.__cause__
+        if cause is None:
+            return errors.APIConnectionError(text)
+        await self.vault.refresh()
+        return errors.APIUntrustedError(
+            f"{text} The server is not trusted: check the CA of the cluster in the kubeconfig or "
+            f"in the credentials (ca_path, ca_data), and the name of the server.")
 
     def _log_warnings(self, response: transfers.Response) -> None:
         for header in response.headers.getall('Warning', []):
@@ -441,19 +453,6 @@ def add_params(path: str, params: Mapping[str, str]) -> str:
 @functools.lru_cache(maxsize=100)
 def _encode_params(*params: tuple[str, str]) -> str:
     return urllib.parse.urlencode(params)
-
-
-def _make_network_error(e: Exception) -> errors.APIConnectionError:
-    text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
-    cause: BaseException | None = e
-    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
-        cause = cause.__cause__
-    if cause is None:
-        return errors.APIConnectionError(text)
-    return errors.APIUntrustedError(
-        f"{text} The server is not trusted: check the CA of the cluster in the kubeconfig or in "
-        f"the credentials (ca_path, ca_data), and the name of the server. Restart the operator "
-        f"after a change of the kubeconfig.")
 
 
 def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:

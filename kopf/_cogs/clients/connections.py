@@ -1,11 +1,9 @@
 """
 Connections: the HTTP sessions with one set of credentials, and everything they can prepare once.
 """
-import contextlib
 import logging
 import os
 import time
-import urllib.parse
 from collections.abc import Mapping
 
 from kopf._cogs.clients import httpsessions
@@ -54,8 +52,11 @@ class Connection(httpsessions.Sessions):
         self._auth = origin.as_http_headers()
         proxy = origin.proxy_url
         if trust_env or origin.trust_env:
-            self._auth = self._auth or _find_password(url.hostname or '')
-            proxy = proxy or _find_proxy(url)
+            from kopf._cogs.helpers import environment  # its libraries take long, and are rare
+            proxy = proxy or environment.find_proxy(url)
+            if not self._auth and (login := environment.find_login(url.hostname or '')):
+                self._auth = credentials.ConnectionInfo(
+                    server=base, username=login[0], password=login[1]).as_http_headers()
         super().__init__(
             base, ssl=origin.as_ssl_context() if url.scheme == 'https' else None,
             server_hostname=origin.tls_server_name or None,
@@ -144,35 +145,3 @@ class Connection(httpsessions.Sessions):
 def _look_at(origin: credentials.Credentials, *fields: str) -> files.Mark:
     paths = (getattr(origin, field, None) for field in fields)  # sessions have no files
     return files.look(os.path.expanduser(path) for path in paths if path is not None)
-
-
-def _find_password(host: str) -> Mapping[str, str]:
-    """Make the headers with the password for the host in ``~/.netrc``, if there is one."""
-    import netrc  # only if it is used
-    path = os.environ.get('NETRC') or os.path.expanduser('~/.netrc')
-    with contextlib.suppress(OSError, netrc.NetrcParseError):
-        if (found := netrc.netrc(path).authenticators(host)) is not None:
-            username, account, password = found
-            return credentials.ConnectionInfo(
-                server=host, username=username or account, password=password).as_http_headers()
-    return {}
-
-
-def _find_proxy(url: urllib.parse.SplitResult) -> str | None:
-    import urllib.request  # only if it is used
-    proxies = urllib.request.getproxies()
-    if urllib.request.proxy_bypass(url.netloc.rpartition('@')[-1]) or any(
-            _has_address(network, url.hostname) for network in proxies.get('no', '').split(',')):
-        return None
-    proxy = proxies.get(url.scheme)
-    # The scheme can be omitted, as for kubectl and curl.
-    return f'http://{proxy}' if proxy and '://' not in proxy else proxy
-
-
-def _has_address(network: str, host: str | None) -> bool:
-    """Whether it is a network with this address: kubectl excludes these, but Python does not."""
-    import ipaddress  # only if it is used
-    try:
-        return ipaddress.ip_address(host or '') in ipaddress.ip_network(network.strip(), False)
-    except ValueError:
-        return False

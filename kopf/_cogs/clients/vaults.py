@@ -2,8 +2,10 @@
 The vault: all credentials of an operator, and the logins that retrieve new ones.
 """
 import asyncio
+import contextlib
 import datetime
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -18,6 +20,9 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """
 The pauses (seconds) before the next logins if their credentials are rejected: a minute in total.
 """
+
+REFRESH_INTERVAL = 30.0
+"""The minimal time (seconds) between logins that only look for newer credentials."""
 
 MAX_REJECTED = 100
 """
@@ -83,6 +88,7 @@ class Vault:
         """
         self._lost_since: float | None = None
         self._lock = asyncio.Lock()
+        self._refreshed = -math.inf
         self._reason: str | None = None
         """Why the latest credentials were unusable; None if the API server has rejected them."""
         self._expired: Sequence[datetime.datetime] = ()
@@ -114,8 +120,10 @@ class Vault:
         self._on_connected = on_connected
 
     def populate(self, items: Mapping[str, credentials.Credentials]) -> None:
-        """Add the credentials, except for those that have been rejected."""
-        self._items.update({key: item for key, item in items.items() if item not in self._rejected})
+        """Add the credentials, except for those that are known or have been rejected."""
+        self._items.update({
+            key: item for key, item in items.items()
+            if item not in self._rejected and item != self._items.get(key)})
         self._rank()
 
     def select(self) -> credentials.Credentials | None:
@@ -181,6 +189,19 @@ class Vault:
                 if chosen is None:
                     chosen = await self._renew()
         return chosen
+
+    async def refresh(self) -> None:
+        """
+        Log in again, as the present credentials can be outdated: e.g. the server has another CA.
+
+        They remain if the login fails or returns the same ones.
+        """
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if self.login is not None and now >= self._refreshed + REFRESH_INTERVAL:
+                self._refreshed = now
+                with contextlib.suppress(credentials.LoginError):
+                    self.populate(await self.login())
 
     async def guard(self) -> None:
         """

@@ -206,6 +206,42 @@ async def test_servers_that_are_not_trusted_are_told_with_what_to_check(
             await client.request(method, '/', body=body)
 
 
+async def test_another_ca_of_the_server_is_found_by_another_login(secure, settings, ca):
+    settings.networking.error_backoffs = [0, 0]
+    outdated = make_info(secure, ca_data=trustme.CA().cert_pem.bytes())
+    logins = []
+
+    async def login():
+        logins.append(len(logins))
+        trusted = make_info(secure, ca_data=ca.cert_pem.bytes())
+        return {'a': trusted if len(logins) > 1 else outdated}
+
+    secure.script(say({'n': 1}), say({'n': 2}))
+    async with api.Client(credentials=vaults.Vault(login=login), settings=settings) as client:
+        assert await client.request('GET', '/') == {'n': 1}
+        assert await client.request('GET', '/') == {'n': 2}
+    assert logins == [0, 1]
+
+
+async def test_the_same_credentials_are_kept_and_not_asked_for_too_often(secure, settings):
+    settings.networking.error_backoffs = [0, 0, 0]
+    logins, another = [], trustme.CA().cert_pem.bytes()
+
+    async def login():
+        logins.append(len(logins))
+        return {'a': make_info(secure, ca_data=another)}
+
+    vault = vaults.Vault(login=login)
+    async with api.Client(credentials=vault, settings=settings) as client:
+        with pytest.raises(errors.APIUntrustedError):
+            await client.request('GET', '/')
+        first = vault.select()
+        with pytest.raises(errors.APIUntrustedError):
+            await client.request('GET', '/')
+        assert vault.select() is first
+    assert logins == [0, 1]
+
+
 @METHODS
 async def test_servers_without_tls_are_errors_of_the_connection(server, settings, method, body):
     settings.networking.error_backoffs = []
