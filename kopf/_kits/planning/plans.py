@@ -302,18 +302,31 @@ def _make_item(
         places[local['metadata']['uid']], action, handlers,
         [field for field in fields if field not in of_status], [] if staged else of_status,
         list(comparing.compare_finalizers(base or {}, local)))
-    if base is not None and _is_rolled(item, local):
-        item = dataclasses.replace(item, restarts=_count_pods(base))
+    if base is not None:
+        item = dataclasses.replace(item, restarts=_count_restarts(item, base, local))
     is_own = action == 'change' and not (item.fields or item.status or item.finalizers)
     return None if is_own else item
 
 
-def _is_rolled(item: Item, obj: Obj) -> bool:
-    """Whether the pods of the object would be restarted."""
-    spec = obj.get('spec') or {}
-    is_left = spec.get('paused') or (spec.get('updateStrategy') or {}).get('type') == 'OnDelete'
-    return item.place.resource in ROLLED and (item.action == 'replace' or (not is_left and any(
-        re.match(r'spec\.template\b', field.path) for field in item.fields)))
+def _count_restarts(item: Item, base: Obj, obj: Obj) -> int:
+    """How many pods of the object would be restarted."""
+    if item.place.resource not in ROLLED:
+        return 0
+    number = _count_pods(base)
+    if item.action == 'replace':
+        return number
+    spec, status = obj.get('spec') or {}, base.get('status') or {}
+    strategy, changed = spec.get('updateStrategy') or {}, [field.path for field in item.fields]
+    if spec.get('paused') or strategy.get('type') == 'OnDelete':
+        return 0
+    number -= (strategy.get('rollingUpdate') or {}).get('partition') or 0
+    if any(re.match(r'spec\.template\b', path) for path in changed):
+        return max(0, number)
+    if status.get('observedGeneration') and any(
+            re.match(r'spec\.(paused|updateStrategy)\b', path) for path in changed):
+        updated = status.get('updatedReplicas', status.get('updatedNumberScheduled', 0))
+        return max(0, number - updated)  # what was held back until now
+    return 0
 
 
 def _count_pods(obj: Obj) -> int:

@@ -129,6 +129,34 @@ def test_paused_workloads_restart_nothing(plan, parent, make_workload, kind, spe
     assert made.items and not made.restarts
 
 
+PARTITION = {'updateStrategy': {'rollingUpdate': {'partition': 2}}}
+
+
+def test_a_partition_limits_the_restarts(plan, parent, make_workload):
+    make_workload('StatefulSet', replicas=5, **PARTITION)
+    made = plan(set_image('nginx:2', 'statefulsets'))
+    assert [item.restarts for item in made.restarts] == [3]
+
+
+@pytest.mark.parametrize('kind, spec, change, expected', [
+    ('Deployment', {'paused': True}, {'paused': None}, 4),
+    ('StatefulSet', PARTITION, {'updateStrategy': {'rollingUpdate': {'partition': 1}}}, 3),
+    ('StatefulSet', {'updateStrategy': {'type': 'OnDelete'}},
+     {'updateStrategy': {'type': 'RollingUpdate'}}, 4),
+])
+@pytest.mark.parametrize('is_observed', [True, False])
+def test_what_was_held_back_restarts_when_it_is_let_go(
+        plan, parent, make_workload, client, kind, spec, change, expected, is_observed):
+    make_workload(kind, replicas=5, **spec)
+    plural = f'{kind.lower()}s'
+    if is_observed:
+        client.patch(plural, 'web', {'status': {
+            'observedGeneration': 1, 'replicas': 5, 'updatedReplicas': 1}}, subresource='status')
+    path = DEPLOYMENTS.replace('deployments', plural)
+    made = plan(request('PATCH', f'{path}/web', {'spec': change}))
+    assert [item.restarts for item in made.restarts] == [expected] * is_observed
+
+
 def test_a_deletion_is_planned_with_what_the_garbage_collector_deletes(plan, parent, client):
     owner = client.create('configmaps', 'owner')
     client.create({'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
