@@ -13,7 +13,7 @@ from typing import Any
 from kopf._cogs.clients import errors
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import piggybacking
-from kopf._cogs.structs import reviews
+from kopf._cogs.structs import references, reviews
 from kopf._core.actions import application
 from kopf._core.engines.reconciling import externals, generating
 from kopf._core.intents import handlers, registries
@@ -69,6 +69,8 @@ class DryRun(runs.Run):
         """The calls of external systems that are not made, the latest ones of each thing."""
         self.left_out: list[str] = []
         """The handlers that are never called here."""
+        self.absent: list[str] = []
+        """The namespaces that are named, and not there."""
         self.unserved: Sequence[str] = ()
         """Which resources are not served, in words."""
         self.requested: set[Resource] = set()
@@ -132,6 +134,15 @@ class DryRun(runs.Run):
                 self._definitions[name] = {
                     **definition, 'spec': {**definition['spec'], 'conversion': WEBHOOK}}
         await self.sandbox.load(*self._definitions.values())
+
+    async def close(self) -> None:
+        for name in references.select_specific_namespaces(
+                self.setup.options.get('namespaces', ())):
+            try:
+                await self.sandbox.get('namespaces', name)
+            except APIError as e:  # without the right to read them, nobody knows
+                if isinstance(e, NotFound):
+                    self.absent.append(name)
 
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()

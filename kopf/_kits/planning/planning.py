@@ -210,6 +210,8 @@ def _find_unknown(run: dryruns.DryRun) -> Iterator[str]:
         yield (f"What {what} would have answered: the connection is refused. If handlers change "
                f"nothing there: --allow {name}. By {plans.name_some(sorted(handlers))}")
     yield from run.unserved
+    if run.absent:
+        yield f"What happens in namespaces that are not there: {', '.join(sorted(run.absent))}"
     if run.left_out:
         yield f"The admission handlers are not called: {', '.join(run.left_out)}"
     if run.unended:

@@ -325,7 +325,7 @@ def _count_restarts(item: Item, base: Obj, obj: Obj) -> int:
     if status.get('observedGeneration') and any(
             re.match(r'spec\.(paused|updateStrategy)\b', path) for path in changed):
         updated = status.get('updatedReplicas', status.get('updatedNumberScheduled', 0))
-        return max(0, number - updated)  # what was held back until now
+        return max(0, number - int(updated))  # what was held back until now
     return 0
 
 

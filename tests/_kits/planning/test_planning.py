@@ -536,6 +536,11 @@ async def make(**_):
         "It is not at rest in the end, after 1002 seconds of virtual time."]
 
 
+def test_absent_namespaces_are_told(plan, parent):
+    made = plan(CHILD, namespaces=['default', 'misspelled', 'team-*'])
+    assert "What happens in namespaces that are not there: misspelled" in made.unknown
+
+
 def test_objects_that_stay_paused_are_told(plan, client):
     for number in range(12):
         client.create('kopfexamples', f'a{number:02}', spec={'n': 1}, metadata={
