@@ -226,6 +226,32 @@ def test_all_objects_of_a_namespace_are_deleted_at_once(api, cms):
     assert api.get(cms).ok['items'] == []
 
 
+def test_objects_are_deleted_at_once_only_if_they_are_the_expected_ones(api, cms):
+    api.post(cms, make('one')).ok
+    answer = api.delete(cms, {'preconditions': {'uid': '1'}})
+    assert answer.error == (409, 'Conflict')
+    assert api.get(f'{cms}/one').ok
+
+
+@pytest.mark.parametrize('behavior', [
+    None, {}, {'scaleDown': {'policies': [{'type': 'Pods', 'value': 1, 'periodSeconds': 60}]}},
+    {'scaleUp': {'stabilizationWindowSeconds': 5}}])
+def test_autoscalers_have_defaults_both_ways_if_anything_is_said_of_one(api, ns, behavior):
+    scaler = api.post(f'/apis/autoscaling/v2/namespaces/{ns}/horizontalpodautoscalers', {
+        'apiVersion': 'autoscaling/v2', 'kind': 'HorizontalPodAutoscaler',
+        'metadata': {'name': 'one'}, 'spec': {
+            'maxReplicas': 2, 'behavior': behavior, 'scaleTargetRef': {
+                'apiVersion': 'apps/v1', 'kind': 'Deployment', 'name': 'x'}}}).ok
+    made = scaler['spec'].get('behavior')
+    if not behavior:
+        assert not made or {*made} == {'scaleUp', 'scaleDown'}
+        return
+    assert made['scaleUp']['stabilizationWindowSeconds'] == (5 if 'scaleUp' in behavior else 0)
+    assert [policy['value'] for policy in made['scaleUp']['policies']] == [4, 100]
+    assert [policy['value'] for policy in made['scaleDown']['policies']] == [
+        1 if 'scaleDown' in behavior else 100]
+
+
 def test_selected_objects_are_deleted_at_once(api, cms):
     api.post(cms, make('one', metadata={'labels': {'a': 'b'}})).ok
     api.post(cms, make('two', metadata={'labels': {'a': 'c'}})).ok

@@ -199,6 +199,7 @@ class Writer:
                 await prepare_write(cluster, kind, cluster.load(kind, entry))
                 await self._admit_deletion(request, entry)
                 current = cluster.get(kind, entry.key)
+                deletion.check(kind, current)
                 _, raw = delete_entry(cluster, request, current, deletion)
             except NotFound:
                 continue

@@ -1,6 +1,6 @@
 import base64
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import kinds, statuses
@@ -219,12 +219,25 @@ def _complete_autoscaler(scaler: statuses.Obj) -> statuses.Obj:
     spec = scaler.get('spec') or {}
     if scaler.get('apiVersion') == 'autoscaling/v1':
         return {**scaler, 'spec': {'targetCPUUtilizationPercentage': 80, **spec}}
-    if spec.get('metrics'):
-        return scaler
-    target = {'type': 'Utilization', 'averageUtilization': 80}
-    metric = {'type': 'Resource', 'resource': {'name': 'cpu', 'target': target}}
-    return {**scaler, 'spec': {**spec, 'metrics': [metric]}}
+    if spec.get('behavior'):
+        spec = {**spec, 'behavior': {
+            way: {**default, **(spec['behavior'].get(way) or {})}
+            for way, default in SCALING.items()}}
+    if not spec.get('metrics'):
+        target = {'type': 'Utilization', 'averageUtilization': 80}
+        metric = {'type': 'Resource', 'resource': {'name': 'cpu', 'target': target}}
+        spec = {**spec, 'metrics': [metric]}
+    return {**scaler, 'spec': spec}
 
+
+_PERCENT = {'type': 'Percent', 'value': 100, 'periodSeconds': 15}
+SCALING: Mapping[str, Mapping[str, Any]] = {
+    'scaleUp': {
+        'selectPolicy': 'Max', 'stabilizationWindowSeconds': 0,
+        'policies': [{'type': 'Pods', 'value': 4, 'periodSeconds': 15}, _PERCENT]},
+    'scaleDown': {'selectPolicy': 'Max', 'policies': [_PERCENT]},
+}
+"""The defaults of how autoscalers behave, if anything is said about it."""
 
 _SPECIAL: dict[tuple[str, str], Callable[[statuses.Obj], statuses.Obj]] = {
     ('', 'Pod'): _complete_pod,
