@@ -396,7 +396,8 @@ def test_only_pods_request_what_they_are_limited_to(api, ns):
 def test_some_zeros_are_as_good_as_none(api, ns):
     probe = {'tcpSocket': {'port': 80}, 'initialDelaySeconds': 0, 'periodSeconds': 0}
     container = {
-        'name': 'x', 'image': 'x', 'ports': [{'containerPort': 80, 'hostPort': 0}],
+        'name': 'x', 'image': 'x',
+        'ports': [{'containerPort': 80, 'hostPort': 0, 'protocol': ''}],
         'readinessProbe': probe, 'securityContext': {'runAsUser': 0}}
     deployment = api.post(f'/apis/apps/v1/namespaces/{ns}/deployments', {
         'apiVersion': 'apps/v1', 'kind': 'Deployment', 'metadata': {'name': 'one'}, 'spec': {

@@ -35,12 +35,14 @@ class Field:
 
 def is_omitted(schema: nodes.Schema, value: Any, required: bool, key: str) -> bool:
     """Whether the value is as good as none: it is not there when the object is read again."""
-    if value == 0 and schema.type in ('integer', 'number'):
-        return key in DROPPED_ZERO and not required
-    if required or schema.default is not nodes.NOTHING:
+    if required:
         return False
     if value == '' and isinstance(value, str):
         return schema.type == 'string' and key not in KEPT_EMPTY
+    if value == 0 and schema.type in ('integer', 'number'):
+        return key in DROPPED_ZERO
+    if schema.default is not nodes.NOTHING:
+        return False
     if value is False:
         return key in DROPPED_FALSE
     return value in ([], {}) and (schema.type == 'array' or (
