@@ -1,6 +1,7 @@
 """
 Credentials from kubeconfig files, as with kubectl, without any client library.
 """
+import logging
 import os
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,8 @@ import yaml
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, dicts
+
+logger = logging.getLogger(__name__)
 
 PRIORITY = 10
 
@@ -93,6 +96,11 @@ def read_credentials(
             f"No server is specified for the cluster {context.get('cluster')!r} in kubeconfigs.")
 
     server = credentials.parse_url(cluster['server'], 'cluster in kubeconfigs').geturl()
+
+    if user.get('as'):
+        logger.warning(
+            f"The kubeconfig impersonates {user['as']!r} by `as:`, which Kopf does not: its "
+            f"requests have the rights of the user {context.get('user')!r}.")
 
     found: Mapping[str, Any] = user
     expiration = None

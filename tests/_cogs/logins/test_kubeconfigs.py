@@ -100,6 +100,12 @@ def test_the_namespace_of_the_context(config):
     assert login().default_namespace == 'ns'
 
 
+def test_impersonation_is_not_done_and_told(config, caplog):
+    config(user={'token': 't', 'as': 'somebody'})
+    assert login().token == 't'
+    assert "impersonates 'somebody'" in caplog.text
+
+
 def test_tokens(config):
     config(user={'token': 'x'})
     assert login().as_http_headers() == {'Authorization': 'Bearer x'}
