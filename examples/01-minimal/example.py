@@ -1,6 +1,6 @@
 """
 A minimal operator. It welcomes every object, logs the changes of the object, and says good-bye.
-Type ``kopf run examples/01-minimal/example.py``, and in another terminal,
+Type ``kopf run -A examples/01-minimal/example.py``, and in another terminal,
 ``kubectl apply -f examples/obj.yaml``. Edit the file and apply it again, then type
 ``kubectl delete -f examples/obj.yaml``. See the messages in the operator's log each time;
 ``kubectl get kopfexamples`` shows the result of the first handler.

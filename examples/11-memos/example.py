@@ -3,7 +3,7 @@ Memos: data in memory, for the whole operator and for each object. The operator 
 chat. The operator opens the connection at startup, closes it at shutdown, and shares it with the
 memos of all objects. The memo of each object counts the edits of the object. The count disappears
 with the object, or when the operator ends. Type
-``CHAT=https://... kopf run examples/11-memos/example.py`` with the address of a webhook of your
+``CHAT=https://... kopf run -A examples/11-memos/example.py`` with the address of a webhook of your
 chat, then ``kubectl apply -f examples/obj.yaml``; change the object a few times, and see the
 messages in the chat. ``kopf.testing.explore`` does not try its faults, as the chat is no object in
 the cluster. The example would not survive ``crash``: if the operator is killed after it has posted

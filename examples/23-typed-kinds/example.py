@@ -3,7 +3,7 @@ Typed kinds: the class is the definition of the resource, the type of its object
 and the selector in the decorators. ``kopf crd examples/23-typed-kinds/example.py`` prints
 ``crd.yaml``. Each cache gets a deployment; the status is a value of its class, too. The replicas
 and the size of the memory are checked by the API. The engine of a cache cannot be changed. Type
-``kopf run --sandbox examples/23-typed-kinds/example.py``, which needs no ``crd.yaml``; or apply
+``kopf run --sandbox -A examples/23-typed-kinds/example.py``, which needs no ``crd.yaml``; or apply
 ``crd.yaml``, then ``obj.yaml``, and type ``kubectl get caches``. Then type ``kubectl scale cache
 hello --replicas=3``, ``kubectl patch cache hello --type merge -p '{"spec": {"replicas": 99}}'``,
 and see that the API refuses the latter. The tests in ``test_example.py`` run the operator with the

@@ -3,7 +3,7 @@ Versions: a kind with an old and a new version, whose objects the operator conve
 server. In ``v1alpha1``, an archive has a size in gigabytes and one owner; in ``v1``, a size in any
 unit and several owners. The handlers know only ``v1``, whatever version a user writes. What the old
 version cannot express is kept in an annotation, so it survives an edit in the old version. Type
-``kopf run --sandbox examples/24-versions/example.py``, then ``kubectl apply -f
+``kopf run --sandbox -A examples/24-versions/example.py``, then ``kubectl apply -f
 examples/24-versions/obj.yaml``, which is of the old version. See the object in both versions with
 ``kubectl get archives.v1.example.com -o yaml`` and ``kubectl get archives.v1alpha1.example.com -o
 yaml``. On a cluster, the API server must reach the operator, as for admission handlers (see

@@ -5,7 +5,7 @@ it is deleted with the tenant. The service finds accounts by their reference, wh
 that Kopf stores on the tenant before it creates the account. The test in ``test_example.py`` uses a
 fake cloud, and kills the operator at each call of the service and at each write to Kubernetes. Type
 ``pytest examples/25-external``. If you have a service with such an API, type
-``BILLING_URL=http://localhost:8080 kopf run --sandbox examples/25-external/example.py``, apply
+``BILLING_URL=http://localhost:8080 kopf run --sandbox -A examples/25-external/example.py``, apply
 ``obj.yaml``, and see the account in ``kubectl get tenants``.
 """
 import dataclasses

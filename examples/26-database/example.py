@@ -2,8 +2,9 @@
 Databases of PostgreSQL with users, backups, and restore. A ``Database`` is a stateful set with a
 service, and with backups by a schedule; a new database can begin with the backup of another one. A
 ``DatabaseUser`` has a password in a Secret, and a role in the database, which the operator creates
-by SQL, corrects, and drops: see ``docs/example-database.md``. Type ``pytest examples/26-database``:
-the tests use a fake server. In a cluster, type ``pip install asyncpg``, then ``kopf run -A
+by SQL, corrects, and drops: see ``docs/example-database.md``. This example needs ``pip install
+annotated-types``, and its tests need ``kopf[sandbox]``. Type ``pytest examples/26-database``: the
+tests use a fake server. In a cluster, type ``pip install asyncpg``, then ``kopf run -A
 examples/26-database/example.py``, apply ``crd.yaml`` and ``obj.yaml``, and see the databases in
 ``kubectl get databases,databaseusers``.
 """

@@ -2,7 +2,8 @@
 Tenants of a cluster: each team has namespaces with quotas, roles, and network policies, and an
 account in a billing service. The account is in another system, so that it is an external; all the
 rest follows from the team, so that it is reconciled. If the billing service suspends the account,
-the team can start no more pods. ``docs/example-tenant.md`` says why it is built so. Type ``pytest
+the team can start no more pods. ``docs/example-tenant.md`` says why it is built so. This example
+needs ``pip install annotated-types``, and its tests need ``kopf[sandbox]``. Type ``pytest
 examples/27-tenant``: the tests use a fake billing service. If you have such a service, type
 ``BILLING_URL=http://localhost:8080 kopf run --sandbox -A examples/27-tenant/example.py``, apply
 ``obj.yaml``, and see the namespaces in ``kubectl get namespaces -l example.com/team=shop``.

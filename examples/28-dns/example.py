@@ -2,10 +2,11 @@
 DNS records: each object is a record at a DNS provider, whose API serves few calls, and says with
 ``Retry-After`` when it wants fewer. The operator keeps below the limit, waits as long as asked, and
 corrects what others change at the provider. Services get their records by an annotation, so most
-users write no object. ``docs/example-dns.md`` says why it is built so. Type ``pytest
+users write no object. ``docs/example-dns.md`` says why it is built so. This example needs
+``pip install annotated-types``, and its tests need ``kopf[sandbox]``. Type ``pytest
 examples/28-dns``: the tests use a fake provider. If you have a provider with such an API, type
-``DNS_URL=http://localhost:8080 kopf run --sandbox examples/28-dns/example.py``, apply ``obj.yaml``,
-and see the record in ``kubectl get dnsrecords``.
+``DNS_URL=http://localhost:8080 kopf run --sandbox -A examples/28-dns/example.py``, apply
+``obj.yaml``, and see the record in ``kubectl get dnsrecords``.
 """
 import dataclasses
 import enum

@@ -12,6 +12,7 @@ EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 def test_the_tests_in_the_examples_pass(name, tmp_path):
     folder = EXAMPLES / name
     output = tmp_path / 'output'
+    config = EXAMPLES / 'pytest.ini'  # which readers get, instead of that of the repository
     code = pytests.run(
-        ['-p', 'no:cacheprovider', str(folder)], folder=folder, output=output)
+        ['-p', 'no:cacheprovider', '-c', str(config), str(folder)], folder=folder, output=output)
     assert code == 0, output.read_text()
