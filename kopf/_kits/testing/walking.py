@@ -131,7 +131,7 @@ def walk(
         from hypothesis import strategies as st
     except ImportError as e:
         raise ImportError(
-            "kopf.testing.walk() needs the library hypothesis: `pip install hypothesis`.") from e
+            "kopf.testing.walk() needs kopf[testing], or `pip install hypothesis`.") from e
 
     chosen = _choose_specs(setup, resource, specs)
     count = 0

@@ -155,7 +155,7 @@ def test_an_unknown_resource_is_an_error(crd, script):
 
 def test_the_library_is_named_if_it_is_missing(crd, script, monkeypatch):
     monkeypatch.setitem(sys.modules, 'hypothesis', None)
-    with pytest.raises(ImportError, match=r"pip install hypothesis"):
+    with pytest.raises(ImportError, match=r"needs kopf\[testing\], or `pip install hypothesis`"):
         testing.walk('kopfexamples', script(RIGHT), load=[crd], specs=SPECS)
 
 
