@@ -19,6 +19,7 @@ from kopf._core.engines.peering import records
 from kopf._core.intents import handlers, registries
 from kopf._core.reactor.watches import orchestration
 from kopf._kits import commanding
+from kopf._kits.typed import catalogue
 from kopf._kits.typed.rights import FEATURES, Place, Right, get_needs
 from kopf._kits.webhooks import services
 
@@ -118,6 +119,10 @@ class _Granting:
         if not found:
             similar = selector.find_similar(self._resources)
             hint = f" Did you mean {similar}?" if similar is not None else ""
+            builtin = {resource.group for resource in catalogue.list_resources()}
+            defined = {str(each) for each in self._resources if each.group not in builtin}
+            if defined and not self._is_complete:
+                hint += f" The given definitions are of: {', '.join(sorted(defined))}."
             raise GrantError(
                 f"{handler!r}: there is no resource {selector} among the known ones.{hint} "
                 f"Give its definition (--crd FILE), or ask the cluster (--cluster).")

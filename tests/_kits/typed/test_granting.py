@@ -269,8 +269,10 @@ def test_what_the_functions_of_externals_need_is_given(registry, find):
 
 
 @pytest.mark.parametrize('selector, message', [
-    ('unknown', r"Handler 'fn': there is no resource unknown among the known ones. Give its "
-                r"definition \(--crd FILE\), or ask the cluster \(--cluster\)."),
+    ('unknown', r"Handler 'fn': there is no resource unknown among the known ones. The given "
+                r"definitions are of: bares.v1.example.com, things.v1.example.com, wides.v1"
+                r".example.com. Give its definition \(--crd FILE\), or ask the cluster "
+                r"\(--cluster\)."),
     ('podss', r"no resource podss among the known ones. Did you mean pods.v1\?"),
     (kopf.EVERYTHING, r"Handler 'fn': which resources are selected by any_name=EVERYTHING "
                       r"depends on the cluster. Ask the cluster: --cluster"),
