@@ -130,20 +130,19 @@ def join() -> vaults.Vault:
     The definitions of the typed kinds of this process are applied. Those that users have loaded
     from files, or have applied, stay as they are.
     """
-    found = apis.read_credentials(
-        yaml.safe_load(pathlib.Path(os.environ[SHARED]).read_text('utf-8')))
+    vault = vaults.Vault({'sandbox': apis.read_credentials(
+        yaml.safe_load(pathlib.Path(os.environ[SHARED]).read_text('utf-8')))})
     if definitions := _define_kinds():
         from kopf._kits.typed import publishing
         try:
             for definition in definitions:
                 with contextlib.suppress(publishing.ConflictError):
                     asyncio.run(publishing.publish(
-                        [definition], publishing.Options(apply=True),
-                        vault=vaults.Vault({'sandbox': found})))
+                        [definition], publishing.Options(apply=True), vault=vault))
         except commanding.CommandError as e:
             raise click.ClickException(str(e)) from e
     asyncio.run(piggybacking.configure_clients())
-    return vaults.Vault({'sandbox': found})
+    return vault
 
 
 def _define_kinds() -> Sequence[Mapping[str, Any]]:

@@ -241,6 +241,16 @@ def test_child_processes_define_the_typed_kinds_on_the_sandbox(start, tmp_path, 
     process.wait(30)
 
 
+def test_child_processes_with_typed_kinds_connect_once(start, tmp_path):
+    path = tmp_path / 'handlers.py'
+    path.write_text(TYPED.format(default=1))
+    process, _ = start('run', '-A', '--sandbox', '--reload', str(path))
+    read_until(process, 'Connected to')
+    assert 'Watching sizes' in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+
+
 LOADED = '''
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
