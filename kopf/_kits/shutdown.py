@@ -164,7 +164,7 @@ class Shutdown:
     def _exit_at_once(self) -> None:
         what = waiting.describe(self.underway, self._loop)
         logger.warning(f"Signal SIGINT is received again. Leaving at once; the next operator will "
-                       f"do again what was not written. {what}")
+                       f"repeat what was not written. {what}")
         logging.shutdown()
         os._exit(INTERRUPTED)
 

@@ -198,8 +198,8 @@ async def test_without_rights_for_crds_and_namespaces_the_exact_names_are_served
         await lines.states[kind.plural, namespace].wait_until(
             lambda: 'obj' in lines.states[kind.plural, namespace].objects)
     texts = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
-    assert len([text for text in texts if "no rights to watch CRDs" in text]) == 1
-    assert len([text for text in texts if "no rights to watch namespaces" in text]) == 1
+    assert len([text for text in texts if "no permission to watch CRDs" in text]) == 1
+    assert len([text for text in texts if "no permission to watch namespaces" in text]) == 1
 
 
 async def test_rights_that_come_late_are_used(serve, handle, lines, kind, restricted, settings):

@@ -507,10 +507,10 @@ async def test_operator_without_rights_for_peerings_works_alone_with_a_warning(
         proxy.fail(403, match=lambda request: 'kopfpeerings' in request.path, times=None)
         op = operator(TEXT, kind=kind, scope=('--namespace', 'default', '--verbose'),
                       kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
-        await op.wait_for('There are no rights to list and watch kopfpeerings.v1.kopf.dev')
+        await op.wait_for('There is no permission to list and watch kopfpeerings.v1.kopf.dev')
         await kube.create(kind, 'obj', spec={})
         await op.wait_for('CREATED obj')
-        assert len(op.find('no rights to list and watch kopfpeerings.v1.kopf.dev')) == 1
+        assert len(op.find('no permission to list and watch kopfpeerings.v1.kopf.dev')) == 1
 
 
 async def test_operator_that_must_meet_others_but_has_no_rights_waits(
@@ -518,7 +518,7 @@ async def test_operator_that_must_meet_others_but_has_no_rights_waits(
     with Proxy(cluster) as proxy:
         proxy.fail(403, match=lambda request: 'kopfpeerings' in request.path, times=None)
         op = member('me', kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
-        await op.wait_for('There are no rights to list and watch kopfpeerings.v1.kopf.dev')
+        await op.wait_for('There is no permission to list and watch kopfpeerings.v1.kopf.dev')
         await asyncio.sleep(0.5)
         assert not op.find(ACTIVE)
 
@@ -535,7 +535,7 @@ def choose(settings, **_):
             'kopfpeerings' in request.path and request.method == 'PATCH'))
         op = operator(text, kind=kind, scope=('--namespace', 'default', '--verbose'),
                       kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
-        await op.wait_for('There are no rights to list, watch, and patch kopfpeerings.v1.kopf.dev')
+        await op.wait_for('no permission to list, watch, and patch kopfpeerings.v1.kopf.dev')
         await kube.create(kind, 'obj', spec={})
         await op.wait_for('CREATED obj')
 

@@ -450,11 +450,11 @@ async def test_foreign_objects_of_the_same_name_are_not_taken_over_and_that_is_s
     await kube.create(kind, parent)
     await kube.wait_for(kind, parent, lambda obj: any(
         condition['type'] == 'Ready' and condition['status'] == 'False'
-        and f"ConfigMap default/{parent}: an object of this name is there" in condition['message']
+        and f"ConfigMap default/{parent}: an object of this name exists" in condition['message']
         for condition in obj['status']['conditions']))
     assert (await kube.get(CONFIGMAPS, parent))['metadata']['resourceVersion'] == (
         before['metadata']['resourceVersion'])
-    assert f"ConfigMap default/{parent}: an object of this name is there" in caplog.text
+    assert f"ConfigMap default/{parent}: an object of this name exists" in caplog.text
     await kube.delete(CONFIGMAPS, parent)
     await kube.wait_for(CONFIGMAPS, parent, lambda obj: obj['data'] == {'a': 'b'})
 

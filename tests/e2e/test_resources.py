@@ -495,8 +495,8 @@ async def test_exact_namespaces_are_served_without_rights_to_see_kinds_and_names
     await wait_handled(kube, kind, 'x')
     assert journal == ['x']
     warnings = get_warnings(caplog)
-    assert len([text for text in warnings if 'no rights to watch CRDs' in text]) == 1
-    assert len([text for text in warnings if 'no rights to watch namespaces' in text]) == 1
+    assert len([text for text in warnings if 'no permission to watch CRDs' in text]) == 1
+    assert len([text for text in warnings if 'no permission to watch namespaces' in text]) == 1
     assert len(warnings) == 2
 
 

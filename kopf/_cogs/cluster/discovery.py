@@ -148,7 +148,7 @@ async def observe_resources(
         _watch_if_allowed(
             client, settings=settings, resource=references.CRDS, sink=tracker, logger=logger,
             forbidden=tracker.filled.set,
-            warning="There are no rights to watch CRDs: the kinds of resources that come or go "
+            warning="There is no permission to watch CRDs: the kinds of resources that come or go "
                     "later will not be noticed."),
         scan_after_crds())
 
@@ -206,7 +206,7 @@ async def observe_namespaces(
         insights.set_namespaces([None])
         return
     specific = references.select_specific_namespaces(patterns)
-    warning = ("There are no rights to watch namespaces: only those are served that are named "
+    warning = ("There is no permission to watch namespaces: only those are served that are named "
                f"exactly: {', '.join(sorted(specific)) or 'none'}.")
     sink = _NamespaceSink(insights, patterns=patterns, logger=logger)
 

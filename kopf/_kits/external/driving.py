@@ -624,8 +624,8 @@ class Journey:
         posted = self._get_posting_logger()
         if news is True:
             posted.warning(
-                f"The system {gate.name} is not available. Until it is, there are only probes, and "
-                f"no more errors of it: {message}")
+                f"The system {gate.name} is unavailable. Until it is back, Kopf only probes it, "
+                f"and logs no further errors of it: {message}")
         elif news is False:
             posted.info(f"The system {gate.name} is available again.")
 

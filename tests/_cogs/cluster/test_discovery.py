@@ -266,7 +266,8 @@ async def test_rights_for_discovery_are_waited_for(
     async with observe_resources():
         await until(lambda: {'nodes', 'things'} <= name(insights))
     assert caplog.messages == [
-        "Scanning of the resources has failed, and will be tried again: not yet"]
+        "Scanning of the resources has failed, and will be tried again: not yet. Print the roles "
+        "that the operator needs: kopf rbac"]
 
 
 async def test_without_rights_for_crds_it_is_scanned_once(
@@ -277,7 +278,7 @@ async def test_without_rights_for_crds_it_is_scanned_once(
         await until(lambda: name(insights) == {'nodes', 'things'})
         await until(lambda: sum(request.path == CRDS for request in cluster.requests) >= 3)
     assert len(caplog.messages) == 1
-    assert "no rights to watch CRDs" in caplog.messages[0]
+    assert "no permission to watch CRDs" in caplog.messages[0]
 
 
 async def test_rights_given_later_are_used(cluster, observe_resources, insights, until):
@@ -373,7 +374,7 @@ async def test_without_rights_exact_names_are_assumed_to_exist(
         await until(lambda: insights.namespaces == {'nsA', 'nsB'})
         await until(lambda: len(cluster.requests) >= 3)
     assert caplog.messages == [
-        "There are no rights to watch namespaces: only those are served that are named exactly: "
+        "There is no permission to watch namespaces: only those are served that are named exactly: "
         "nsA, nsB."]
 
 

@@ -55,7 +55,7 @@ async def test_the_child_of_another_parent_is_not_taken_over_and_that_is_said(re
             await wait_ready(api, 'first')
             await create(api, 'second')
             message = await wait_ready(api, 'second', 'False')
-            assert message.startswith("ConfigMap default/shared: an object of this name is there")
+            assert message.startswith("ConfigMap default/shared: an object of this name exists")
             assert message.endswith("it belongs to KopfExample first.")
             assert await get_owner(api) == first
             await api.client.patch('kopfexamples', 'first', {'spec': {'a': 'c'}})
@@ -174,7 +174,7 @@ async def test_of_two_handlers_that_want_the_same_child_exactly_one_has_it():
         await api.client.load(CRD)
         async with api.operator(registry=registry) as operator:
             await create(api, 'parent')
-            assert await operator.wait_log("ConfigMap default/shared: an object of this name is")
+            assert await operator.wait_log("default/shared: an object of this name exists")
             child = await api.client.get('configmaps', 'shared')
             await asyncio.sleep(60)
             assert await api.client.get('configmaps', 'shared') == child

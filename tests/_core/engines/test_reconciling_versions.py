@@ -108,7 +108,7 @@ async def test_of_namesakes_in_two_groups_exactly_one_has_the_child(registry, na
         for _ in range(2):  # also after a restart
             async with api.operator(registry=registry) as operator:
                 child = await api.client.wait('configmaps', 'child', namespace=namespace)
-                await operator.wait_log("so it is left alone")
+                await operator.wait_log("Kopf leaves it alone")
                 await asyncio.sleep(60)
                 assert child == await api.client.get('configmaps', 'child', namespace=namespace)
 

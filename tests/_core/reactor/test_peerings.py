@@ -191,7 +191,7 @@ async def test_a_new_operator_begins_alone_when_it_has_no_rights_for_some_second
         async with api.operator(
                 registry=registry, namespaces=['many-0'], standalone=False) as operator:
             await testing.wait_for(lambda: registry.seen, timeout=5)
-            await operator.wait_log("There are no rights to list and watch kopfpeerings")
+            await operator.wait_log("There is no permission to list and watch kopfpeerings")
 
 
 @testing.virtual_time

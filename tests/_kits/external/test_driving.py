@@ -1006,7 +1006,7 @@ async def test_a_few_objects_that_always_fail_do_not_stop_the_others(finds, capl
         await api.client.wait_gone('things', 'a')
         await asyncio.sleep(3600)
     assert [call.verb for call in cloud.calls].count('get') > 20
-    assert caplog.text.count("is not available") < 5
+    assert caplog.text.count("is unavailable") < 5
 
 
 @virtual_time
@@ -1071,7 +1071,7 @@ async def test_an_outage_is_a_dozen_lines_and_all_are_well_soon_after_it(caplog)
         lines = [record for record in caplog.records if record.levelno >= logging.INFO
                  and record.name.startswith('kopf')]
         assert len(lines) <= 12
-        assert sum('is not available' in record.message for record in lines) == 1
+        assert sum('is unavailable' in record.message for record in lines) == 1
         cloud.is_down = False
         await asyncio.sleep(60)
     assert {thing.content['plan'] for thing in cloud.living} == {'large'}

@@ -196,7 +196,7 @@ class Membership:
         """Act as if the object did not exist: there are no permissions to use it."""
         if not self._forbidden:
             self._forbidden = True
-            logger.warning(f"There are no rights to list, watch, and patch {self.resource} "
+            logger.warning(f"There is no permission to list, watch, and patch {self.resource} "
                            f"{self._title}: other operators cannot be known.")
         self.miss()
 

@@ -334,8 +334,8 @@ def _explain(e: Exception, step: planning.Step) -> str:
         isinstance(e, errors.APIUnprocessableError) and any(
             cause.get('field') == 'metadata.ownerReferences' for cause in e.causes))
     if isinstance(step, planning.Apply) and step.known is None and is_foreign:
-        return (f"an object of this name is there, and this handler has not made it for this one, "
-                f"so it is left alone. Rename the child, or delete the object: {text}")
+        return (f"an object of this name exists, and this handler has not created it for this "
+                f"object: Kopf leaves it alone. Rename the child, or delete the object: {text}")
     if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
         return f"{text} To delete and create it again in such cases, set recreate=True."
     return text

@@ -47,7 +47,7 @@ async def wait(
                 params={'fieldSelector': f'metadata.name={converter.name}'})
             found = [*listing.parse_list(raw, references.CRDS)[1]]
         except errors.APIForbiddenError:
-            logger.warning(f"There are no rights to read the definition of {converter.name}: it "
+            logger.warning(f"There is no permission to read the definition of {converter.name}: it "
                            f"is not known whether the API server converts its versions.")
             return
         except errors.APIError as e:

@@ -122,7 +122,7 @@ class PeeringWatch(watching.Sink):
             self._warned = True
             where = '' if self.namespace is None else f' in {self.namespace!r}'
             effect = "are noticed late" if self._synced else "cannot be known"
-            logger.warning(f"There are no rights to list and watch {self._resource}{where}: "
+            logger.warning(f"There is no permission to list and watch {self._resource}{where}: "
                            f"other operators {effect}.")
 
     async def watch(self, *, pulse: pulses.Pulse) -> None:
