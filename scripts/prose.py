@@ -44,6 +44,11 @@ HABITS = {re.compile(pattern, re.MULTILINE): advice for pattern, advice in {
         "Say who does it, in the present.",
     r"\b(?i:declare|write|read|remove|change|choose|print|instal|apply|pass|set|do|switch)\w*"
     r"(?: \w+){0,3} by (?=\[?`)": "Write 'with' for a tool.",
+    r"\bfor long\b(?!-| enough)": "Write 'for a long time'.",
+    r"\bin case that\b": "Write 'in case' or 'if'.",
+    r"\bthe begin of\b": "Write 'the beginning of'.",
+    r"\b(?i:restor)\w* (?:the )?drift": "Drift is corrected.",
+    r"\bh[eo]ld\w* (?:\w+ )?for (?:un)?\w+able\b": "Write 'considers it'.",
     r"\bKopf\b[^.!?|;:]*? (?:when|whenever|as|after|before|if|while|until|because)\s+Kopf\b":
         "Write 'it' for what was just named.",
     r"\b(Kopf|(?:The|An?) \w+)\b[^.!?|]*[.!?]\s+\1\b[^.!?|]*[.!?]\s+\1\b":

@@ -72,7 +72,7 @@ async def started(
         settings: configuration.OperatorSettings,
         clock: clocks.Clock,
 ) -> AsyncIterator[None]:
-    """Call the startup handlers; at the end, the cleanup handlers, but not for long."""
+    """Call the startup handlers; at the end, the cleanup handlers, but not for a long time."""
     run = functools.partial(
         activities.run_activity, registry=registry, memo=memos.Memo(), context=execution.Context(
             settings=settings, clock=clock, indices=indexing.OperatorIndexers()))

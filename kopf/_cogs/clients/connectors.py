@@ -51,7 +51,7 @@ class Attempt:
             content.set_exception(TransferError("the response is not understood"))
 
     def end(self) -> None:
-        """Forget the response: the connection can be idle for long."""
+        """Forget the response: the connection can be idle for a long time."""
         self._response = None
 
     def abort(self) -> None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 
 BREAKING = 5
-"""After how many failures in a row a system is held for unavailable."""
+"""After how many failures in a row a system is considered unavailable."""
 
 PROBING = 5.0
 """The time (seconds) to the first probe. It doubles with each one that fails."""
@@ -117,7 +117,7 @@ class Gate:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the system is held for unavailable."""
+        """Whether the system is considered unavailable."""
         return self._failures >= BREAKING
 
     @property

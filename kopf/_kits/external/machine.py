@@ -52,7 +52,7 @@ class Situation:
     can: Abilities
     now: datetime.datetime
     token: str
-    """A new token, in case that one is needed."""
+    """A new token, in case one is needed."""
     desired: Any = None
     digest: str | None = None
     """The digest of the desired state."""

@@ -274,7 +274,7 @@ def _read_externals(inspector: inspection.Inspector) -> Iterator[core.Metric]:
             ('drifts', "How often things in external systems were not as they should be",
              series.make_counter),
             ('breaks', "How often external systems have become unavailable", series.make_counter),
-            ('unavailable', "Whether an external system is held for unavailable",
+            ('unavailable', "Whether an external system is considered unavailable",
              series.make_gauge),
             ('waiting', "Number of objects that wait for a call to an external system",
              series.make_gauge)):

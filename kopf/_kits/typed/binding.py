@@ -28,7 +28,7 @@ def bind(
     """
     Find the typed arguments of a handler of this kind; None if there are none.
 
-    The functions of ``is_lasting`` handlers run for long, so they must ask for live values. Those
+    The functions of ``is_lasting`` handlers run on and on, so they must ask for live values. Those
     of ``is_whole`` handlers get the whole objects as ``old`` and ``new``, even with a field.
 
     :raises DeclarationError: if an annotation is none of the kind, or if there is no such field.
@@ -75,7 +75,7 @@ def _bind(
             f"{cls.__name__}, {where} is {expected}.")
     if is_lasting and not is_live:
         raise DeclarationError(
-            f"{place} would be given once, and be outdated soon, as daemons run for long. Write "
+            f"{place} would be given once, and be outdated soon, as daemons run on. Write "
             f"kopf.Live[…], and ask for its value when you need it.")
     if is_live and (not is_lasting or name in ('old', 'new')):
         raise DeclarationError(f"{place} cannot be live: only body, spec, and status of daemons "

@@ -72,7 +72,7 @@ class Monitor:
         self._checks.clear()
 
     async def run(self) -> None:
-        """Log warnings of threads that are busy for long, until cancelled."""
+        """Log warnings of threads that are busy for a long time, until cancelled."""
         while True:
             await asyncio.sleep(INTERVAL)
             now = self._clock.mono()
