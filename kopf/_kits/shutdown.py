@@ -138,7 +138,7 @@ class Shutdown:
             if number != self.signalled.result() and not self._is_repeated():
                 return  # the same Ctrl+C, forwarded as SIGTERM
             logger.info(f"Signal {number.name} is received again. Operator is stopping already. "
-                        f"{waiting.describe(self.underway, self._loop)}")
+                        f"{waiting.describe(self.underway, self._loop, everything=False)}")
             return
         self.signalled.set_result(number)
 
@@ -162,7 +162,7 @@ class Shutdown:
             self._exit_hard(timeout)
 
     def _exit_at_once(self) -> None:
-        what = waiting.describe(self.underway, self._loop)
+        what = waiting.describe(self.underway, self._loop, everything=False)
         logger.warning(f"Signal SIGINT is received again. Leaving at once; the next operator will "
                        f"repeat what was not written. {what}")
         logging.shutdown()

@@ -328,6 +328,20 @@ async def test_it_is_told_that_a_second_interruption_leaves_the_handlers(
     assert ("Another Ctrl+C leaves at once" in message) is is_told
 
 
+async def test_a_second_signal_names_no_tasks_of_the_framework(settings, caplog, monkeypatch):
+    caplog.set_level('INFO')
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
+    task = asyncio.create_task(exiting.wait(None))
+    await asyncio.sleep(0)
+    monkeypatch.setattr(asyncio, 'all_tasks', lambda loop: {task})
+    exiting.signalled.set_result(signal.SIGTERM)
+    exiting._receive(signal.SIGTERM)
+    monkeypatch.undo()
+    await task
+    assert caplog.messages[0] == (
+        "Signal SIGTERM is received again. Operator is stopping already. No handlers.")
+
+
 def test_it_is_known_when_python_only_waits_for_its_threads():
     assert not shutdown.is_interpreter_exiting()
     script = '''

@@ -48,20 +48,21 @@ def remind(underway: inflight.Calls, what: str = "stopping") -> Iterator[None]:
 
 
 def describe(
-        underway: inflight.Calls, loop: asyncio.AbstractEventLoop, *, everything: bool = False,
+        underway: inflight.Calls, loop: asyncio.AbstractEventLoop, *,
+        everything: bool | None = None,
 ) -> str:
     """
     Describe what still runs in the operator: the handlers, and the tasks and threads they started.
 
-    Tasks and threads of Kopf itself are named only with ``everything``, or if there is nothing
-    else.
+    Tasks and threads of Kopf itself are named only with ``everything``, or by default if there is
+    nothing else.
     """
     parts: list[str] = []
     if underway:
         parts.append(f"Handlers: {inflight.describe(underway, loop.time())}.")
     with contextlib.suppress(RuntimeError):  # from another thread: the set of tasks can change
         others = asyncio.all_tasks(loop) - {call.task for call in underway}
-        if tasks := describe_tasks(others, underway, everything=everything):
+        if tasks := describe_tasks(others, underway, everything=bool(everything)):
             parts.append(f"Tasks: {tasks}.")
     frames = sys._current_frames()
     places = {
@@ -72,9 +73,9 @@ def describe(
     threads = _name((name, place) for name, place in places.items() if everything or place)
     if threads:
         parts.append(f"Threads: {threads}.")
-    if not parts and not everything:
+    if not parts and everything is None:
         return f"No handlers. {describe(underway, loop, everything=True)}"
-    return ' '.join(parts)
+    return ' '.join(parts) or "No handlers."
 
 
 def describe_tasks(
