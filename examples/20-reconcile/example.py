@@ -3,7 +3,9 @@ Owned resources by levels: one function returns the config map, the deployment, 
 homepage as they should be now. Kopf creates and changes the objects, restores what others delete or
 edit, and deletes what the function does not return any more. The function also reports in a
 condition whether the homepage is available; Kopf adds the condition ``Ready`` and its companions.
-Type ``kubectl apply -f examples/20-reconcile/crd.yaml -f examples/20-reconcile/obj.yaml``, and
+Type ``kubectl apply -f examples/20-reconcile/crd.yaml``, ``kubectl wait --for=condition=Established
+crd/homepages.example.com``, and ``kopf run -A examples/20-reconcile/example.py``; in another
+terminal, ``kubectl apply -f examples/20-reconcile/obj.yaml``, and
 ``kubectl get homepages,configmaps,deployments,services``. Delete the service, or edit the config
 map, and see that both are restored. Type ``kubectl patch homepage hello --type merge -p
 '{"spec": {"public": false}}'``, and see that the service disappears; delete the homepage, and see
