@@ -11,7 +11,7 @@ from kopf._cogs.structs.bodies import (
     OwnBody,
     build_object_reference,
     build_owner_reference,
-    get_copy,
+    get_copies,
     get_raw,
     is_newer,
     parse_version,
@@ -158,8 +158,8 @@ def test_the_parts_of_an_own_body_agree(raw):
     body['metadata']['labels']['l'] = '2'
     assert body.spec['deep'] is body['spec']['deep'] is body.spec.get('deep')
     assert (body.spec['deep'], body.metadata.labels['l'], body.spec['plain']) == ({'n': 2}, '2', 5)
-    assert get_copy(body, 'spec')['deep'] == {'n': 2}
-    assert get_copy(body, 'status') is None
+    assert get_copies(body)['spec']['deep'] == {'n': 2}
+    assert 'status' not in get_copies(body)
     assert "'n': 2" in repr(body)
 
 
