@@ -47,9 +47,9 @@ class APIError(Exception):
         """Note the failure of an earlier attempt, unless one is known."""
         self.earlier = self.earlier or earlier
 
-    def conceal(self, value: str, replacement: str) -> None:
-        """Show the replacement wherever the message quotes the value."""
-        self.shown = str(self).replace(value, replacement)
+    def show(self, text: str) -> None:
+        """Show the text instead of the message."""
+        self.shown = text
 
     def __str__(self) -> str:
         return self.shown or self.message or f"HTTP {self.status}"

@@ -11,6 +11,7 @@ import contextvars
 import copy
 import inspect
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -42,6 +43,9 @@ is_dry_var: contextvars.ContextVar[bool] = contextvars.ContextVar('is_dry_var', 
 """Whether no values are made, as the objects are only shown."""
 
 _MARK: Final = '\0kopf.dev/generated'
+
+_MUTE: Final = logging.Logger('mute', logging.CRITICAL)
+"""For requests with values: the debug messages of failed attempts show what the API answers."""
 
 
 class GenerationError(Exception):
@@ -157,7 +161,7 @@ async def apply(
 
     :raises errors.APIError: also if the object is changed by others all the time.
     """
-    options: Any = {'resource': resource, 'permit': permit, 'logger': logger}
+    options: Any = {'resource': resource, 'permit': permit, 'logger': _MUTE if fields else logger}
     if not fields:
         return await applying.apply(
             client, manifest=manifest, manager=manager, force=force, **options)
@@ -179,8 +183,10 @@ async def apply(
         except errors.APIError as e:
             attempts -= 1
             if not attempts or not _is_overtaken(e):
-                for path in fields:
-                    e.conceal(str(dicts.resolve(filled, path)), SHOWN)
+                if e.status:  # the message of the API server can quote a value, in any form
+                    names = [f"{cause.get('field')} ({cause.get('reason')})" for cause in e.causes]
+                    e.show(f"HTTP {e.status}, {e.reason}: {', '.join(names) or 'no field'}. The "
+                           f"message is not shown, as it can quote a generated value.")
                 raise
 
 
