@@ -97,7 +97,6 @@ async def test_only_the_named_handler_is_called(review, registry):
         pass
     assert not (await review(make_request(), webhook='one'))['allowed']
     assert (await review(make_request(), webhook='two'))['allowed']
-    assert (await review(make_request(), webhook='unknown'))['allowed']
     assert not (await review(make_request(), webhook=''))['allowed']
 
 
@@ -337,6 +336,14 @@ async def test_unknown_resources_are_told_as_such(review, registry):
     request = make_request(resource={'group': '', 'version': 'v1', 'resource': 'pods'})
     with pytest.raises(questions.UnknownResourceError, match="pods.v1"):
         await review(request)
+
+
+async def test_webhooks_of_other_versions_of_the_operator_are_not_allowed_unseen(review, registry):
+    @kopf.on.validate('any', id='renamed', registry=registry)
+    async def fn(**_):
+        raise AssertionError
+    with pytest.raises(questions.UnknownResourceError, match="no webhook 'named'"):
+        await review(make_request(), webhook='named')
 
 
 async def test_deep_objects_are_refused_or_reviewed(review, registry):

@@ -23,7 +23,7 @@ class MalformedRequestError(ReviewError):
 
 
 class UnknownResourceError(ReviewError):
-    """The request is about a resource that has no handlers."""
+    """The request is about a resource or a webhook that has no handlers."""
     status = 404
 
 

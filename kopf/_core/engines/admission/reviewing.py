@@ -40,7 +40,7 @@ class Reviewer:
         all are. ``headers`` and ``sslpeer`` are of the HTTP request; handlers get them as kwargs.
 
         :raises questions.MalformedRequestError: if the request is not a proper AdmissionReview.
-        :raises questions.UnknownResourceError: if the resource has no handlers.
+        :raises questions.UnknownResourceError: if the resource or the webhook has no handlers.
         """
         question = questions.parse(request)
         found = self.find(question.resource)
@@ -50,6 +50,8 @@ class Reviewer:
         resource, candidates = found
         if webhook:
             own = self.directory.find(webhook)
+            if not own:
+                raise questions.UnknownResourceError(f"There is no webhook {webhook!r}.")
             candidates = [handler for handler in candidates if handler in own]
         concerned = [handler for handler in candidates if concerns(handler, question)]
         if not concerned:
