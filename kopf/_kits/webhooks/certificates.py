@@ -144,6 +144,12 @@ def sort_hostnames(
     return list(names), list(addresses)
 
 
+def normalise(hostnames: Iterable[str]) -> frozenset[str]:
+    """Make the names and the addresses as `read` returns them."""
+    names, addresses = sort_hostnames(hostnames)
+    return frozenset([*names, *map(str, addresses)])
+
+
 def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
     """Load a certificate and its key into the context, by files that only the operator can read."""
     with tempfile.TemporaryDirectory(prefix='kopf-') as folder:

@@ -118,6 +118,8 @@ class Replica:
     id: str
     names: frozenset[str]
     """The names and addresses by which API servers reach it."""
+    address: frozenset[str] = frozenset()
+    """The one of them in the webhook configurations; empty if no certificate can have it."""
     serves: str | None = None
     """The id of the generation that it serves; None before the first one."""
     serves_since: datetime.datetime | None = None
@@ -169,6 +171,8 @@ def decide(store: Store | None, me: Replica, *, now: datetime.datetime, times: T
         return Step(Do.WAIT, min(again, current.until - times.life / LAST_PART))
     if store.next is not None and now < store.next.until:
         ready = _get_readiness(store.next, me, times)
+        if ready is not None and not me.address <= current.names:
+            return Step(Do.SWITCH)  # until then, the API servers refuse the served certificate
         if now >= min(ready or current.until, current.until):
             return Step(Do.SWITCH)
         return Step(Do.WAIT, min(again, ready or current.until))

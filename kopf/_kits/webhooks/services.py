@@ -144,6 +144,7 @@ class Keeper(watching.Sink):
             self, site: sites.Site, namespace: str, name: str, times: generations.Times,
             hostnames: Iterable[str],
     ) -> None:
+        """The first one of the names is that in the webhook configurations."""
         super().__init__()
         self.context: ssl.SSLContext | None = None
         """With the certificate that the server serves; None before the first one."""
@@ -153,13 +154,13 @@ class Keeper(watching.Sink):
         self._namespace = references.NamespaceName(namespace)
         self._name = name
         self._times = times
-        self._hostnames = list(hostnames)
+        self._hostnames = list(filter(None, hostnames))
         self._title = records.make_identity()
         suffix = f'/{random.random()}' if siblings.are_there() else ''  # they share the identity
-        names, addresses = certificates.sort_hostnames(self._hostnames)
         self._me = generations.Replica(
             id=hashlib.sha256(f'{self._title}{suffix}'.encode()).hexdigest()[:16],
-            names=frozenset([*names, *map(str, addresses)]))
+            names=certificates.normalise(self._hostnames),
+            address=certificates.normalise(self._hostnames[:1]))
         self._raw: bodies.RawBody | None = None
         self._listed: bodies.RawBody | None = None
         self._is_known = False

@@ -88,6 +88,10 @@ GONE = make('A', left=-HOUR)
     (store(A, next=B), writer(A, placed=[A, B]), Do.SWITCH),
     (store(A, next=B), replica(A, placed=[A, B]), Do.WAIT),
     (store(LATE, next=B), replica(LATE, placed=[LATE, B]), Do.SWITCH),
+    # The switch at once, if the served certificate is of no use at the address.
+    (store(A, next=B), writer(A, placed=[A, B], ago=MINUTE / 2, address={'new'}), Do.SWITCH),
+    (store(A, next=B), writer(A, placed=[A], ago=MINUTE / 2, address={'new'}), Do.WAIT),
+    (store(A, next=B), writer(A, placed=[A, B], ago=MINUTE / 2, address=NAMES), Do.WAIT),
     # The end, when all live replicas have reported.
     (store(B, old=A, reports=ROTATED), writer(B), Do.WAIT),
     (store(B, old=A, reports=ROTATED), writer(B, placed=[A, B]), Do.RETIRE),

@@ -268,6 +268,14 @@ async def test_a_paused_replica_renews_what_nobody_else_does(registry):
 
 
 @testing.virtual_time
+async def test_a_certificate_without_the_new_address_is_replaced_at_once(registry):
+    secret = {'data': encode(build(names=['my-operator']))}
+    async with run(registry, make_settings(), secret=secret) as (api, _):
+        await asyncio.sleep(5)
+        assert await is_refused(api)
+
+
+@testing.virtual_time
 async def test_other_names_need_another_certificate(registry):
     secret = {'data': encode(build(names=['127.0.0.1']))}
     settings = make_settings(extra_sans=['other.example.com'])
