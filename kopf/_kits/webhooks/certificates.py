@@ -101,9 +101,11 @@ def build_certificate(
     )
 
 
-def read(pem: bytes, key: bytes | None) -> tuple[frozenset[str], datetime.datetime]:
+def read(
+        pem: bytes, key: bytes | None,
+) -> tuple[frozenset[str], datetime.datetime, datetime.datetime]:
     """
-    Read the names and the addresses of a certificate, and until when it is valid.
+    Read the names and the addresses of a certificate, and since and until when it is valid.
 
     :raises MissingLibraryError: if the library ``cryptography`` is not installed.
     :raises ValueError: if it is no certificate, or if the key, if given, is not its key.
@@ -124,7 +126,7 @@ def read(pem: bytes, key: bytes | None) -> tuple[frozenset[str], datetime.dateti
         raise ValueError("The certificate is of another sort.") from e
     names = [*sans.get_values_for_type(x509.DNSName),
              *map(str, sans.get_values_for_type(x509.IPAddress))]
-    return frozenset(names), certificate.not_valid_after_utc
+    return frozenset(names), certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def sort_hostnames(

@@ -208,9 +208,9 @@ def _get_retirement(
     return min(old.until, max([(me.serves_since or now) + times.settling, *ends]))
 
 
-def parse(raw: Mapping[str, Any]) -> Store:
+def parse(raw: Mapping[str, Any], *, now: datetime.datetime = LAST) -> Store:
     """
-    Parse the Secret. What is damaged counts as absent.
+    Parse the Secret. What is damaged counts as absent, and what is not valid yet, as expired.
 
     :raises MissingLibraryError: if the library ``cryptography`` is not installed.
     """
@@ -239,21 +239,21 @@ def parse(raw: Mapping[str, Any]) -> Store:
             reports[key.removeprefix(PREFIX)] = report
     return Store(
         uid=uid, version=version, reports=reports,
-        current=_parse_generation(data, 'tls'), next=_parse_generation(data, 'next'),
-        old=_parse_generation(data, 'old', has_key=False))
+        current=_parse_generation(data, 'tls', now), next=_parse_generation(data, 'next', now),
+        old=_parse_generation(data, 'old', now, has_key=False))
 
 
 def _parse_generation(
-        data: Mapping[str, bytes], name: str, *, has_key: bool = True,
+        data: Mapping[str, bytes], name: str, now: datetime.datetime, *, has_key: bool = True,
 ) -> Generation | None:
     pem, key = data.get(f'{name}.crt'), data.get(f'{name}.key', b'')
     if not pem or not (key or not has_key):
         return None
     try:
-        names, until = certificates.read(pem, key if has_key else None)
+        names, since, until = certificates.read(pem, key if has_key else None)
     except ValueError:
         return None
-    return Generation(pem, key, names, until)
+    return Generation(pem, key, names, until if since <= now else min(until, now))
 
 
 def make_data(do: Do, store: Store | None, fresh: Generation | None) -> Mapping[str, str | None]:

@@ -210,7 +210,7 @@ class Keeper(watching.Sink):
             return None
         now = self._site.clock.now().wall
         try:
-            store = None if self._raw is None else generations.parse(self._raw)
+            store = None if self._raw is None else generations.parse(self._raw, now=now)
             self._note(store, now)
             step = generations.decide(store, self._me, now=now, times=self._times)
             logger.debug(f"The next step for the certificates of webhooks: {step.do.value}.")

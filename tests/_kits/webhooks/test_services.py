@@ -108,9 +108,9 @@ async def change(api, data, **fields):
         key: value and base64.b64encode(value).decode() for key, value in data.items()}})
 
 
-def build(left=datetime.timedelta(minutes=30), names=('127.0.0.1', 'my-operator')):
+def build(left=datetime.timedelta(minutes=30), names=('127.0.0.1', 'my-operator'), now=None):
     return certificates.build_certificate(
-        [*names, 'my-operator.default', 'my-operator.default.svc'], validity=left)
+        [*names, 'my-operator.default', 'my-operator.default.svc'], validity=left, now=now)
 
 
 def encode(pair, **others):
@@ -244,6 +244,16 @@ async def test_an_expired_certificate_is_replaced_at_once(registry):
 
 
 @testing.virtual_time
+async def test_a_certificate_that_is_not_valid_yet_is_replaced_at_once(registry):
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=10)
+    pair = build(now=later)
+    async with run(registry, make_settings(), secret={'data': encode(pair)}) as (api, _):
+        await asyncio.sleep(5)
+        assert await is_refused(api)
+        assert set(await get_data(api)) == {'tls.crt', 'tls.key'}
+
+
+@testing.virtual_time
 async def test_a_paused_replica_renews_what_nobody_else_does(registry):
     old = build(datetime.timedelta(minutes=2))
     now = datetime.datetime.now(datetime.UTC).isoformat()
@@ -285,7 +295,7 @@ async def test_other_names_need_another_certificate(registry):
                 await get_data(api))['tls.crt'] == base64.b64decode(secret['data']['tls.crt']):
             assert await is_refused(api)
             await asyncio.sleep(1)
-        names, _ = certificates.read((await get_data(api))['tls.crt'], None)
+        names, *_ = certificates.read((await get_data(api))['tls.crt'], None)
         assert 'other.example.com' in names
 
 
