@@ -1179,7 +1179,8 @@ def _make_settings(
 ) -> configuration.OperatorSettings:
     settings = _get_controls().settings or configuration.OperatorSettings()
     if leader_elect is not None:
-        settings.leadership.name = leader_elect
+        with _showing(ValueError):
+            settings.leadership.name = leader_elect
     if shards is not None:
         settings.sharding.count = shards
     return settings

@@ -785,7 +785,7 @@ def check(**_):
 
 
 async def test_without_rights_the_operator_goes_on_and_says_so(kube, kind, operator, managed):
-    text = PRELUDE.format(managed=f'{managed}!')  # which the API does not accept as a name
+    text = PRELUDE.format(managed=f'{managed}..test')  # which the API does not accept as a name
     instance = operator(text + """
 @kopf.on.event(*KIND)
 def fn(name, logger, **_):

@@ -89,7 +89,7 @@ HANDLERS = [
     (STARTUP + "def fn(settings, **_): settings.networking.error_backoffs = '1,2,3'.split(',')",
      r"settings\.networking\.error_backoffs must be a number or several numbers, not \['1', '2'"),
     (STARTUP + "def fn(settings, **_): settings.queueing.error_delays = [1, None]",
-     r"settings\.queueing\.error_delays must be several numbers, not \[1, None\]"),
+     r"settings\.queueing\.error_delays must be a number or several numbers, not \[1, None\]"),
     (STARTUP + "def fn(settings, **_): settings.watching.label_selectors['pods'] = {'app': 'web'}",
      r"Selectors must be strings .*, for example 'app=web', not \{'app': 'web'\}"),
     (STARTUP + "def fn(settings, **_): settings.reconciling.error_delay = float('nan')",

@@ -3,8 +3,8 @@ The settings of an operator, in sections by subject.
 
 Settings are plain mutable objects, one for each operator. Usually, they are changed in startup
 handlers. Kopf reads each setting when it is needed, so most of them take effect also when changed
-later. All times are in seconds. Assigning a value of a wrong type is a `TypeError`; assigning an
-unknown setting is a warning.
+later. All times are in seconds. Assigning a value of a wrong type is a `TypeError`; a value that
+cannot work, a `ValueError`; an unknown setting, a warning.
 
 Backoffs are the pauses between attempts. They are any iterable, also an endless one, or one number
 for one pause. ``iter()`` is called on the iterable for each sequence of attempts. ``()`` means that
@@ -14,6 +14,7 @@ there is no second attempt.
 import concurrent.futures
 import dataclasses
 import logging
+import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
@@ -21,6 +22,12 @@ from typing import Any
 from kopf._cogs.configs import diffbase, progress, sections
 from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import references, reviews
+
+_NAME: sections.Rule = (
+    re.compile(r'[a-z0-9]([-a-z0-9.]*[a-z0-9])?').fullmatch,
+    "a name of Kubernetes (a-z, 0-9, - and .) or None")
+_FINALIZER: sections.Rule = (
+    re.compile(r'[A-Za-z0-9._/-]+').fullmatch, "a name such as example.com/finalizer or None")
 
 
 class ProcessSettings(sections.Section):
@@ -33,7 +40,8 @@ class ProcessSettings(sections.Section):
     """
 
 
-class PostingSettings(sections.Section):
+class PostingSettings(
+        sections.Section, worker_limit=(lambda value: value >= 0, "at least 1 or None")):
     """
     How Kubernetes events are posted: those that handlers ask for by `kopf.event()`, `kopf.info()`,
     `kopf.warn()`, and `kopf.exception()`, and those made of log messages.
@@ -139,7 +147,7 @@ class PeeringSettings(sections.Section):
         self.clusterwide = not value
 
 
-class LeadershipSettings(sections.Section):
+class LeadershipSettings(sections.Section, name=_NAME):
     """
     How the replicas of an operator elect the one that works: by a Lease of Kubernetes, as the
     operators in Go do it (``leaderelection`` of client-go).
@@ -225,7 +233,8 @@ class SettingsError(Exception):
     """The settings contradict each other, or something that they need is missing."""
 
 
-class WatchingSettings(sections.Section):
+class WatchingSettings(
+        sections.Section, chunk_size=(lambda value: value < 2 ** 63, "less than 2 ** 63")):
     """How the objects are listed and watched."""
 
     server_timeout: float | None = None
@@ -316,7 +325,8 @@ class QueueingSettings(sections.Section):
     2.
     """
 
-    error_delays: Iterable[float] = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
+    error_delays: float | Iterable[float] = (
+        1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
     """
     The throttling of an object: the pauses after consecutive errors of Kopf or of the API, as
     opposed to errors of handlers. The last pause repeats. ``()``: no pauses. Default: Fibonacci
@@ -357,7 +367,7 @@ class ScanningSettings(sections.Section):
     """
 
 
-class AdmissionSettings(sections.Section):
+class AdmissionSettings(sections.Section, managed=_NAME):
     """How admission reviews get from the API server to the admission handlers."""
 
     server: Callable[[reviews.WebhookFn], AsyncIterator[reviews.WebhookClientConfig]] | None = None
@@ -500,7 +510,7 @@ class NetworkingSettings(sections.Section):
     """
 
 
-class PersistenceSettings(sections.Section):
+class PersistenceSettings(sections.Section, finalizer=_FINALIZER):
     """What the operator keeps on the objects, and how."""
 
     finalizer: str | None = 'kopf.zalando.org/KopfFinalizerMarker'

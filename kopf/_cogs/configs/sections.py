@@ -14,19 +14,29 @@ import numbers
 import types
 import typing
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+Rule = tuple[Callable[[Any], object], str]
+"""
+Whether a value of a setting other than None can work, and what can, for the message. It is for
+values that would otherwise fail far from here, or have no effect without a message.
+"""
 
 
 @typing.dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 class Section:
     """
-    A group of settings. Its subclasses are dataclasses.
+    A group of settings. Its subclasses are dataclasses, and name the rules of their fields.
 
     :raises TypeError: if a value of a wrong type is assigned.
+    :raises ValueError: if the value cannot work.
     """
 
-    def __init_subclass__(cls) -> None:
+    _rules: ClassVar[Mapping[str, Rule]] = {}
+
+    def __init_subclass__(cls, **rules: Rule) -> None:
+        cls._rules = {**cls._rules, **rules}
         if Section in cls.__bases__:  # not those which authors derive from the sections
             dataclasses.dataclass(eq=False, repr=False)(cls)
 
@@ -50,6 +60,9 @@ class Section:
                     raise TypeError(
                         f"{_get_path(type(self))}.{name} must be {_describe(hint)}, not {value!r}.")
                 value = number
+            check, wanted = self._rules.get(name, (None, ''))
+            if value is not None and check is not None and not check(value):
+                raise ValueError(f"{_get_path(type(self))}.{name} must be {wanted}, not {value!r}.")
             if hint is None and not name.startswith('_') and not hasattr(type(self), name):
                 _complain(type(self), name)
             super().__setattr__(name, value)

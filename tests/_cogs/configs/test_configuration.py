@@ -78,6 +78,21 @@ def test_other_texts_are_no_numbers(section, name, text):
         setattr(getattr(kopf.OperatorSettings(), section), name, text)
 
 
+@pytest.mark.parametrize('section, name, value', [
+    ('posting', 'worker_limit', -1), ('watching', 'chunk_size', 10 ** 20),
+    ('persistence', 'finalizer', ''), ('persistence', 'finalizer', 'no slash!'),
+    ('leadership', 'name', ''), ('admission', 'managed', ''), ('admission', 'managed', 'Bad Name')])
+def test_values_that_cannot_work_are_refused_with_the_setting(section, name, value):
+    with pytest.raises(ValueError, match=rf'settings\.{section}\.{name} must be'):
+        setattr(getattr(kopf.OperatorSettings(), section), name, value)
+
+
+def test_all_sequences_of_delays_can_be_one_number():
+    settings = kopf.OperatorSettings()
+    settings.queueing.error_delays = 5
+    assert settings.queueing.error_delays == 5
+
+
 def test_operators_do_not_share_settings():
     one, two = kopf.OperatorSettings(), kopf.OperatorSettings()
     one.watching.label_selectors['pods'] = 'a=b'
