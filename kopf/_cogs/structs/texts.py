@@ -22,6 +22,9 @@ def make_entry(text: str) -> str:
     Make an entry of a list: its further lines are indented, so that none looks like other entries,
     e.g. in a diff; and nothing in it controls the terminal.
     """
-    return '\n      '.join(
-        ''.join(char if char.isprintable() else ' ' for char in line)
-        for line in text.splitlines())
+    return '\n      '.join(map(make_line, text.splitlines()))
+
+
+def make_line(text: str) -> str:
+    """Make a line that can be in the log or in a header: without what is not printable."""
+    return ''.join(char if char.isprintable() else ' ' for char in text)

@@ -149,6 +149,13 @@ async def test_warnings_are_strings(review, registry):
     assert (await review(make_request()))['warnings'] == ["One.", "2"]
 
 
+async def test_warnings_have_only_what_a_header_can_carry(review, registry):
+    @kopf.on.validate('any', registry=registry)
+    def fn(warnings, **_):
+        warnings.append("Größe:\n\x1b[1m5")
+    assert (await review(make_request()))['warnings'] == ["Größe:  [1m5"]
+
+
 async def test_handlers_that_return_false_are_told_how_to_refuse(review, registry, caplog):
     @kopf.on.validate('any', registry=registry)
     def fn(**_):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kopf._cogs.structs import patches, reviews
+from kopf._cogs.structs import patches, reviews, texts
 from kopf._core.actions import application
 from kopf._core.engines.admission import questions
 from kopf._core.intents import handlererrors, typedargs
@@ -36,9 +36,8 @@ def answer(
     """
     failure = choose(failures)
     payload: reviews.ResponsePayload = {'uid': question.uid, 'allowed': failure is None}
-    texts = [str(warning) for warning in warnings]
-    if texts:
-        payload['warnings'] = texts
+    if lines := [texts.make_line(str(warning)) for warning in warnings]:
+        payload['warnings'] = lines
     if failure is not None:
         payload['status'] = describe(failure)
     elif changes:
