@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 POLICY = exchanges.Policy(
     head=64 * 1024, fields=100,
-    body=8 * 1024 * 1024,  # an API server sends an object at most twice: the old and the new state
+    # The old and the new state. etcd keeps up to 1.5 MiB, and Go escapes some bytes to six in JSON.
+    body=20 * 1024 * 1024,
     memory=64 * 1024 * 1024, connections=500, receiving=15.0, writing=15.0,
     # API servers close idle connections after 90 seconds. If this server closed them first, a
     # request that is sent at the same time could be lost.

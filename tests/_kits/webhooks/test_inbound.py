@@ -142,6 +142,13 @@ async def test_hostile_requests_have_an_error_and_a_line_in_the_log(
     assert len(record.getMessage()) < 500
 
 
+async def test_the_largest_objects_are_reviewed_however_their_values_are_escaped(port, fn):
+    value = r'\u003c' * (1536 * 1024)  # etcd has one byte for each
+    await ask(port, build_request(f'{{"old": "{value}", "new": "{value}"}}'.encode()))
+    [call] = fn
+    assert call['request'] == dict.fromkeys(['old', 'new'], '<' * 1536 * 1024)
+
+
 @pytest.mark.parametrize(('error', 'expected'), [
     (MalformedRequestError("what?" * 1000), 400),
     (UnknownResourceError("what?" * 1000), 404),
