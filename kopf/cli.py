@@ -11,6 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import datetime
+import errno
 import functools
 import gc
 import json
@@ -106,6 +107,14 @@ class Commands(helpscreens.PageGroup):
     """The commands. Files and options without a command are recognised as those of `kopf run`."""
 
     group_class: type[click.Group] | type[type] | None = helpscreens.PageGroup
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as e:
+            if e.errno != errno.ENOSPC:
+                raise
+            sys.exit(f"Error: Nothing can be written: {e.strerror}.")
 
     def resolve_command(
             self, ctx: click.Context, args: list[str],

@@ -662,3 +662,13 @@ def test_differences_of_roles_have_an_exit_code_of_their_own(
     path.write_text(text.replace('create', granted))
     code, text, _ = execute(*args, f'--verify={path}')
     assert (code, text.splitlines()) == (expected, lines)
+
+
+@pytest.mark.skipif(not pathlib.Path('/dev/full').exists(), reason="It is a device of Linux.")
+def test_output_that_cannot_be_written_is_an_error_in_a_line():
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run(
+            [sys.executable, '-m', 'kopf', '--version'], stdout=full, stderr=subprocess.PIPE,
+            check=False)
+    assert done.returncode == 1
+    assert done.stderr == b"Error: Nothing can be written: No space left on device.\n"
