@@ -114,6 +114,7 @@ class Commands(helpscreens.PageGroup):
         except OSError as e:
             if e.errno != errno.ENOSPC:
                 raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
             sys.exit(f"Error: Nothing can be written: {e.strerror}.")
 
     def resolve_command(
