@@ -224,10 +224,11 @@ class Converter(bodies.Converter):
         meta = made.get('metadata') or {}
         annotations = dict(meta.get('annotations') or {})
         kept, back = annotations.pop(ANNOTATION + version, None), self._find_way(version, source)
-        if kept is not None:
-            made = self._restore(made, kept, version, back)
+        if kept is None:
+            leaves = self._find_lost(obj, made, back)
+        else:
+            made, leaves = self._restore(obj, made, kept, version, back)
         annotations.pop(ANNOTATION + source, None)
-        leaves = self._find_lost(obj, made, back)
         if leaves:
             annotations[ANNOTATION + source] = lossless.dump(leaves)
             if capacity.count_annotations(annotations) > capacity.MAX_ANNOTATIONS:
@@ -240,11 +241,12 @@ class Converter(bodies.Converter):
         return made
 
     def _restore(
-            self, made: Object, kept: str, version: str, back: Iterable[tuple[str, Step]],
-    ) -> Object:
+            self, obj: Mapping[str, Any], made: Object, kept: str, version: str,
+            back: Iterable[tuple[str, Step]],
+    ) -> tuple[Object, list[lossless.Leaf]]:
         """
-        Restore what is kept. Anybody can write the annotation, so it must break nothing: e.g. the
-        list of all objects fails if there is no way back from what is restored.
+        Restore what is kept, and find what is lost then. Anybody can write the annotation, so it
+        must break nothing: if there is no way back, the list of all objects would fail.
         """
         try:
             leaves = lossless.load(kept)
@@ -254,7 +256,7 @@ class Converter(bodies.Converter):
             schema = self._find_schema(made)
             if schema is not None and (found := schemas.find_mistyped(schema, restored, made)):
                 raise ValueError(f"{found[0]!r:.200} has a wrong type")
-            self._go(restored, back)
+            return restored, self._find_lost(obj, restored, back)
         except (ValueError, RecursionError, statuses.BadRequest) as e:
             skipped = self._warnings.take(version, time.monotonic())
             if skipped is not None:
@@ -262,8 +264,7 @@ class Converter(bodies.Converter):
                 logger.warning(
                     f"The annotation {ANNOTATION + version} of {self.name} {name!r:.400} is "
                     f"ignored: {str(e) or repr(e)} ({skipped} more since the last warning.)")
-            return made
-        return restored
+            return made, self._find_lost(obj, made, back)
 
     def _find_lost(
             self, obj: Mapping[str, Any], made: Object, back: Iterable[tuple[str, Step]],
