@@ -46,8 +46,8 @@ def _fill(schema: nodes.Schema, value: Any) -> Any:
                 schema.properties[key], item)
     for key, child in schema.properties.items():
         default = child.default
-        is_dropped = default == 0 and key in scalars.DROPPED_ZERO
-        if default is not nodes.NOTHING and key not in result and not is_dropped:
+        if default is not nodes.NOTHING and key not in result and not (
+                default == 0 and key in scalars.DROPPED_ZERO):
             result[key] = _fill(child, default) if isinstance(default, dict | list) else default
     if name in _DEFINITIONS:
         return _DEFINITIONS[name](result)
@@ -219,7 +219,7 @@ def _complete_autoscaler(scaler: statuses.Obj) -> statuses.Obj:
     spec = scaler.get('spec') or {}
     if scaler.get('apiVersion') == 'autoscaling/v1':
         return {**scaler, 'spec': {'targetCPUUtilizationPercentage': 80, **spec}}
-    if spec.get('behavior'):
+    if spec.get('behavior') is not None:
         spec = {**spec, 'behavior': {
             way: {**default, **(spec['behavior'].get(way) or {})}
             for way, default in SCALING.items()}}
