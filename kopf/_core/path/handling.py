@@ -515,12 +515,12 @@ class Handling:
         raw, copies = bodies.get_raw(cause.body), bodies.get_copies(cause.body)
         if not copies or self._has_warned or (patch and patch.fns):
             return
-        seen = {**raw, **copies}
-        changes = [(*path, *change.field) for path in CHANGED_IN_PLACE for change in diffs.diff(
-            *(dicts.resolve(state, path, None) for state in (raw, seen)))]
+        changes = [
+            (*path, *change.field) for path in CHANGED_IN_PLACE if path[0] in copies
+            for change in diffs.diff(*(dicts.resolve(part, path, None) for part in (raw, copies)))]
         written = patches.merge(raw, patch or {}) if changes else raw
         names = ['.'.join(path) for path in changes if dicts.resolve(
-            written, path, None) != dicts.resolve(seen, path, None)]
+            written, path, None) != dicts.resolve(copies, path, None)]
         if names:
             self._has_warned = True
             self.logger.warning(
