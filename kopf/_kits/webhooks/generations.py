@@ -208,7 +208,7 @@ def _get_retirement(
     return min(old.until, max([(me.serves_since or now) + times.settling, *ends]))
 
 
-def parse(raw: Mapping[str, Any], *, now: datetime.datetime = LAST) -> Store:
+def parse(raw: Mapping[str, Any], *, now: datetime.datetime) -> Store:
     """
     Parse the Secret. What is damaged counts as absent, and what is not valid yet, as expired.
 
