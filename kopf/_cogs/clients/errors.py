@@ -1,12 +1,10 @@
 """
 Errors of the API, by the HTTP status of the response, or by its absence.
 """
-import contextlib
-import datetime
-import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kopf._cogs.helpers import retryafter
 from kopf._cogs.structs import nesting
 
 MAX_RETRY_AFTER = 300.0
@@ -192,7 +190,8 @@ def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> AP
     if not isinstance(payload, dict) or payload.get('kind') != 'Status':
         text = raw[:1000].decode('utf-8', errors='replace').strip()
         payload = {'message': text} if text and not text.startswith('<') else {}
-    return make_status_error(payload, status=status, retry_after=parse_retry_after(retry_after))
+    seconds = retryafter.parse(retry_after, limit=MAX_RETRY_AFTER)
+    return make_status_error(payload, status=status, retry_after=seconds)
 
 
 def make_status_error(
@@ -218,27 +217,3 @@ def make_status_error(
         message if isinstance(message, str) else None,
         status=status, payload=payload, retry_after=retry_after,
     )
-
-
-def parse_retry_after(
-        value: str | None, *, limit: float = MAX_RETRY_AFTER, now: datetime.datetime | None = None,
-) -> float | None:
-    """
-    Parse the header ``Retry-After``, which is either a number of seconds or a date (RFC 9110).
-
-    Returns the seconds from now, at most the ``limit``; None if the header is absent or wrong.
-    """
-    if value is None:
-        return None
-    with contextlib.suppress(ValueError):
-        seconds = float(value)
-        return min(max(0.0, seconds), limit) if math.isfinite(seconds) else None
-    import email.utils  # it takes long, and is rarely needed
-    try:
-        when = email.utils.parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=datetime.UTC)
-    seconds = (when - (now or datetime.datetime.now(datetime.UTC))).total_seconds()
-    return min(max(0.0, seconds), limit)

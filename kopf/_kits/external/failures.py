@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.clients import errors
+from kopf._cogs.helpers import retryafter
 from kopf._core.intents import handlererrors
 
 UNSENT = frozenset({
@@ -110,7 +111,7 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
             names.discard('builtins.OSError')
         is_unsent = not UNSENT.isdisjoint(names)
         return Failure(is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)
-    delay = errors.parse_retry_after(
+    delay = retryafter.parse(
         headers.get('Retry-After') or headers.get('retry-after'), limit=MAX_DELAY, now=now)
     if status == 429 or code in THROTTLED:
         return Failure(

@@ -1,5 +1,3 @@
-import datetime
-import email.utils
 import json
 
 import pytest
@@ -62,22 +60,6 @@ def test_the_longer_of_both_delays_counts():
     assert errors.make_error(429, raw, retry_after='3').retry_after == 5
     assert errors.make_error(429, raw, retry_after='7').retry_after == 7
     assert errors.make_error(429, raw).retry_after == 5
-
-
-@pytest.mark.parametrize('value, expected', [
-    (None, None), ('', None), ('x', None), ('nan', None), ('inf', None),
-    ('3', 3), ('1.5', 1.5), ('-1', 0),
-    ('Wed, 21 Oct 2015 07:28:00 GMT', 0),
-    ('Wed, 21 Oct 2015 07:28:00', 0),
-])
-def test_retry_after_is_parsed(value, expected):
-    assert errors.parse_retry_after(value) == expected
-
-
-def test_retry_after_can_be_a_date():
-    when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
-    seconds = errors.parse_retry_after(email.utils.format_datetime(when, usegmt=True))
-    assert 95 <= seconds <= 100
 
 
 @pytest.mark.parametrize('payload', [

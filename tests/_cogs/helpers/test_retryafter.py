@@ -1,0 +1,22 @@
+import datetime
+import email.utils
+
+import pytest
+
+from kopf._cogs.helpers import retryafter
+
+
+@pytest.mark.parametrize('value, expected', [
+    (None, None), ('', None), ('x', None), ('nan', None), ('inf', None),
+    ('3', 3), ('1e9', 300), ('1.5', 1.5), ('-1', 0),
+    ('Wed, 21 Oct 2015 07:28:00 GMT', 0),
+    ('Wed, 21 Oct 2015 07:28:00', 0),
+])
+def test_retry_after_is_parsed(value, expected):
+    assert retryafter.parse(value, limit=300) == expected
+
+
+def test_retry_after_can_be_a_date():
+    when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
+    seconds = retryafter.parse(email.utils.format_datetime(when, usegmt=True), limit=300)
+    assert 95 <= seconds <= 100
