@@ -3,6 +3,7 @@ The header ``Retry-After`` of HTTP responses (RFC 9110).
 """
 import contextlib
 import datetime
+import email.utils
 import math
 
 
@@ -19,7 +20,6 @@ def parse(
     with contextlib.suppress(ValueError):
         seconds = float(value)
         return min(max(0.0, seconds), limit) if math.isfinite(seconds) else None
-    import email.utils  # it takes long, and is rarely needed
     try:
         when = email.utils.parsedate_to_datetime(value)
     except (ValueError, OverflowError):
