@@ -105,8 +105,8 @@ if TYPE_CHECKING:
         login_via_pykube,
     )
     from kopf._cogs.logins.serviceaccounts import login_with_service_account
-    from kopf._core.engines.reconciling.applications import apply
     from kopf._core.engines.reconciling.generating import generated
+    from kopf._core.engines.reconciling.serversideapply import apply
     from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._kits.conditions import set_condition
     from kopf._kits.conversion.declaring import convert
@@ -159,7 +159,7 @@ _LAZY = {name: module for module, names in {
     'kopf._cogs.logins.piggybacking': [
         'login_via_async_client', 'login_via_client', 'login_via_pykube'],
     'kopf._cogs.logins.serviceaccounts': ['login_with_service_account'],
-    'kopf._core.engines.reconciling.applications': ['apply'],
+    'kopf._core.engines.reconciling.serversideapply': ['apply'],
     'kopf._core.engines.reconciling.generating': ['generated'],
     'kopf._core.intents.typedargs': ['Misfit', 'MisfitError'],
     'kopf._kits.conditions': ['set_condition'],

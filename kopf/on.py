@@ -1486,7 +1486,7 @@ def reconcile(
         category: str | None = None,
         owns: Iterable[_Kind] = (),
         watches: Mapping[_Kind, Callable[..., Any] | str] | None = None,
-        after: Iterable[handlers.Origin] = (),
+        after: Iterable[handlers.ExternalDeclaration] = (),
         interval: float | None = None,
         prune: bool = True,
         recreate: bool = False,

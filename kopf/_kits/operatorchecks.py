@@ -55,7 +55,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     indices = {str(handler.id) for handler in registry._indexing}
     calls = [call for handler in registry.iter_resource_handlers()
              if isinstance(handler, handlers.ExternalHandler)
-             for call in handler.origin.calls.values()]
+             for call in handler.declaration.calls.values()]
     for each in [*registry._activities, *registry.iter_resource_handlers(), *calls]:
         yield from _find_faults_of_args(each, indices)
         yield from _find_faults_of_numbers(each)

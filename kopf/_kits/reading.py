@@ -9,7 +9,7 @@ from kopf._cogs.clients import listing
 from kopf._cogs.structs import references
 from kopf._cogs.structs.bodies import Body, OwnBody, RawBody
 from kopf._core.actions import invocation
-from kopf._core.engines.reconciling.applications import Application, Applier, get_applier
+from kopf._core.engines.reconciling.serversideapply import Applier, PendingRequest, get_applier
 from kopf._core.intents import typedargs
 
 T = TypeVar('T')
@@ -22,14 +22,14 @@ Where = str | references.Marker | None
 
 
 @overload
-def get(kind: Named, name: str, *, namespace: str | None = None) -> Application[Body | None]: ...
+def get(kind: Named, name: str, *, namespace: str | None = None) -> PendingRequest[Body | None]: ...
 
 
 @overload
-def get(kind: type[T], name: str, *, namespace: str | None = None) -> Application[T | None]: ...
+def get(kind: type[T], name: str, *, namespace: str | None = None) -> PendingRequest[T | None]: ...
 
 
-def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[Any]:
+def get(kind: Any, name: str, *, namespace: str | None = None) -> PendingRequest[Any]:
     """
     Read an object, on the connections of the operator.
 
@@ -68,18 +68,18 @@ def get(kind: Any, name: str, *, namespace: str | None = None) -> Application[An
 @overload
 def list_(
         kind: Named, *, namespace: Where = None, labels: Mapping[str, str] | None = None,
-) -> Application[list[Body]]: ...
+) -> PendingRequest[list[Body]]: ...
 
 
 @overload
 def list_(
         kind: type[T], *, namespace: Where = None, labels: Mapping[str, str] | None = None,
-) -> Application[list[T]]: ...
+) -> PendingRequest[list[T]]: ...
 
 
 def list_(
         kind: Any, *, namespace: Any = None, labels: Mapping[str, str] | None = None,
-) -> Application[list[Any]]:
+) -> PendingRequest[list[Any]]:
     """
     Read all objects of a kind, in the same way as `kopf.get`.
 

@@ -73,7 +73,7 @@ MakeHeaders = Callable[[], Mapping[str, str]]
 
 
 class _Traffic:
-    """The requests of a client and of its copies `without_limits`, which share it."""
+    """The requests of a client and of its copies `unfenced`, which share it."""
 
     def __init__(self) -> None:
         self.in_flight = 0
@@ -118,7 +118,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         See KEP-3157: a watch with ``sendInitialEvents``.
         """
         self.unselectable: set[str] = set()
-        """The paths of lists for which the server does not support `selections`."""
+        """The paths of lists for which the server does not support `shardselectors`."""
         self._tenure: Tenure | None = None
         self._streams: dict[httpsessions.Stream, float] = {}
         """The open streams, with the times when they were opened."""
@@ -139,7 +139,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         for _ in range(CLOSING_ITERATIONS):
             await asyncio.sleep(0)
 
-    def limit_writes(self, tenure: Tenure) -> None:
+    def fence_writes(self, tenure: Tenure) -> None:
         """
         Send no writes outside of the terms, nor those that belong to a former term.
 
@@ -172,8 +172,8 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         entered = _term_var.get()
         return entered[1] if entered is not None and entered[0] is tenure else tenure.term
 
-    def without_limits(self) -> 'Client':
-        """Get a client with the same connections, whose writes `limit_writes` does not affect."""
+    def unfenced(self) -> 'Client':
+        """Get a client with the same connections, whose writes `fence_writes` does not affect."""
         other = copy.copy(self)
         other._tenure = None
         return other

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from kopf._cogs.clients import api, errors, selections
+from kopf._cogs.clients import api, errors, shardselectors
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, nesting, references
 
@@ -62,7 +62,7 @@ async def list_objects(
         namespace: references.Namespace,
         settings: configuration.OperatorSettings,
         field_selector: str | None = None,
-        selection: selections.Selection | None = None,
+        shard_selector: shardselectors.ShardSelector | None = None,
         metadata_only: bool = False,
         retry: bool = True,
         skip: Skip | None = None,
@@ -73,9 +73,9 @@ async def list_objects(
     All pages show the objects at one and the same moment. If that moment expires on the server
     before the last page (HTTP 410), the list is restarted in one page.
 
-    The objects are selected by the settings, by ``field_selector``, and by ``selection``, which the
-    API server can ignore. With ``metadata_only``, only the metadata of the objects is requested.
-    With ``retry=False``, the first request is not retried.
+    The objects are selected by the settings, by ``field_selector``, and by ``shard_selector``,
+    which the API server can ignore. With ``metadata_only``, only the metadata of the objects is
+    requested. With ``retry=False``, the first request is not retried.
 
     Objects that cannot be processed are not in the pages: ``skip`` is called for them.
 
@@ -85,7 +85,7 @@ async def list_objects(
     path = resource.get_url(namespace=namespace)
     accept = ACCEPT_METADATA_LIST if metadata_only else api.JSON
     selectors = get_selectors(
-        settings, resource, field_selector=field_selector, selection=selection)
+        settings, resource, field_selector=field_selector, shard_selector=shard_selector)
     limit = settings.watching.chunk_size or DEFAULT_CHUNK_SIZE
     params = {**selectors, 'limit': str(limit)}
     restarted = False
@@ -101,7 +101,7 @@ async def list_objects(
             continue
         head, items = parse_list(raw, resource, skip)
         remaining = head.get('remainingItemCount') if head.get('continue') else 0
-        if remaining and selection is not None:
+        if remaining and shard_selector is not None:
             remaining = None  # it includes the objects that are not selected
         yield Page(head['resourceVersion'], items, restarted,
                    remaining if isinstance(remaining, int) else None)
@@ -156,7 +156,7 @@ def get_selectors(
         resource: references.Resource,
         *,
         field_selector: str | None = None,
-        selection: selections.Selection | None = None,
+        shard_selector: shardselectors.ShardSelector | None = None,
 ) -> dict[str, str]:
     """Get the query parameters that select the objects, both for lists and for watches."""
     watching = settings.watching
@@ -168,7 +168,7 @@ def get_selectors(
     params = {
         'labelSelector': ','.join(filter(None, labels)),
         'fieldSelector': ','.join(filter(None, fields)),
-        'shardSelector': shards[0] if shards else selection.selector if selection else '',
+        'shardSelector': shards[0] if shards else shard_selector.query if shard_selector else '',
     }
     return {key: val for key, val in params.items() if val}
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import pulses, timeouts
-from kopf._cogs.clients import api, errors, listing, screening, selections, splitting, streaks
+from kopf._cogs.clients import api, errors, listing, screening, shardselectors, splitting, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, nesting, references
 
@@ -59,7 +59,7 @@ class Sink(Protocol):
     The methods must be quick, and must not raise: they are called for every event of the watch.
     """
 
-    def select(self, *, anew: bool) -> selections.Selection | None:
+    def select(self, *, anew: bool) -> shardselectors.ShardSelector | None:
         """
         Say which objects are enough; None if all are needed.
 
@@ -170,7 +170,7 @@ class _Watcher:
         self.name = f"{self.resource} {where}"
         self._path = self.resource.get_url(namespace=self.namespace)
         self._screen = self.sink.screen
-        self._selection: selections.Selection | None = None
+        self._shard_selector: shardselectors.ShardSelector | None = None
         """What is requested of the API server now; None if all objects are."""
         self._streak = streaks.Streak(
             f"Watching of {self.name}", settings=self.settings, logger=self.logger)
@@ -218,7 +218,7 @@ class _Watcher:
             self._doubtful = True
             failure = e
         except errors.APIError as e:
-            if self._selection is not None and selections.is_refusal(e):
+            if self._shard_selector is not None and shardselectors.is_refusal(e):
                 return self._stop_selecting(e)
             self._doubtful = True
             self._relisting |= e.status in (400, 404, 422)
@@ -232,11 +232,11 @@ class _Watcher:
         return max(backoff, MIN_INTERVAL - (loop.time() - started))
 
     def _select(self, *, anew: bool) -> None:
-        selection = self.sink.select(anew=anew)
+        selector = self.sink.select(anew=anew)
         is_possible = (
             self._path not in self.client.unselectable
             and not self.settings.watching.shard_selectors.collect(self.resource))
-        self._selection = selection if is_possible else None
+        self._shard_selector = selector if is_possible else None
 
     def _stop_selecting(self, reason: Exception) -> float:
         """Request all objects from now on; return the next pause."""
@@ -251,7 +251,7 @@ class _Watcher:
         """
         Check that the server selects by the same hashes: otherwise, needed objects can be missing.
         """
-        if self._selection is not None and not self._selection.covers(body):
+        if self._shard_selector is not None and not self._shard_selector.covers(body):
             raise _NotSelected("objects of other shards come, too")
 
     async def _prepare(self) -> None:
@@ -298,7 +298,7 @@ class _Watcher:
         until = loop.time() + MAX_BLOCKING
         async for page in listing.list_objects(
             self.client, resource=self.resource, namespace=self.namespace,
-            settings=self.settings, selection=self._selection,
+            settings=self.settings, shard_selector=self._shard_selector,
             metadata_only=self.metadata_only, retry=False,
             skip=lambda body, reason: self._skip(None, body, reason),
         ):
@@ -377,7 +377,8 @@ class _Watcher:
         if not self._streaming:
             self._select(anew=False)
         params = {
-            **listing.get_selectors(self.settings, self.resource, selection=self._selection),
+            **listing.get_selectors(
+                self.settings, self.resource, shard_selector=self._shard_selector),
             'watch': 'true',
             'allowWatchBookmarks': 'true',
         }

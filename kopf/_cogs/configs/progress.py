@@ -37,7 +37,7 @@ class ProgressStorage(conventions.StorageStanzaCleaner):
     """
     The base class of storages of the progress of handlers.
 
-    Storages send no requests: they read from the object, and put changes into the patch. To store
+    The methods are synchronous: they read from the object, and put changes into the patch. To store
     the progress elsewhere, e.g. in a database, inherit, and implement the methods. A storage is for
     ``settings.persistence.progress_storage``. See "Continue after restarts" in the documentation.
     """

@@ -3,11 +3,11 @@ Applying patches to objects.
 
 A patch is applied to exactly the object that it was made for, never to another object of the same
 name. For this, merge patches contain the ``uid``. JSON patches and patches of the status
-subresource check the ``resourceVersion`` instead. So do merge patches behind a raised `Fence`:
-while other operators can handle the object, and until the API has shown its newest state to this
-process, e.g. in a response to such a patch. Only the finalizer is added to any newer state with the
-same finalizers: otherwise, this would never succeed for an object that others change more often
-than a request takes.
+subresource check the ``resourceVersion`` instead. Merge patches check it as well while the `Fence`
+is up: while other operators can handle the object, and until the API has shown its newest state to
+this process, e.g. in a response to such a patch. Only the finalizer is added to any newer state
+with the same finalizers: otherwise, this would never succeed for an object that others change more
+often than a request takes.
 """
 import json
 import logging

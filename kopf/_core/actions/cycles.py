@@ -70,21 +70,21 @@ class Cycle(NamedTuple):
     """The top-level handlers that take part in the cycle."""
     unsaved: Mapping[ids.HandlerId, bodies.BodyEssence | None] = {}
     """
-    The handlers whose latest outcomes are not on the object yet, with the essence that each of them
-    has seen last; None if that does not matter. Handlers without progress have finished in a former
-    cycle: only the divergent state calls them again. Never changed in place.
+    The essence that each handler has seen last, until its latest outcome is on the object; None if
+    the essence does not matter. Handlers without progress have finished in a former cycle: only the
+    divergent state calls them again. Never changed in place.
     """
     contributions: tuple[Contribution, ...] = ()
     """The contributions that no PATCH has carried yet, in the order of the attempts."""
     oldest: float | None = None
     """The monotonic time of the oldest unsaved outcome."""
-    stored: bool = False
+    has_records: bool = False
     """Whether the object can have records of the cycle."""
     base: bodies.BodyEssence | None = None
     """The base, as explained above; None until a handler has finished."""
     divergent: bodies.BodyEssence | None = None
     """The divergent state, as explained above. Without a base, it is of the previous cycle."""
-    commit: Conclusion | None = None
+    closing: Conclusion | None = None
     """
     What the closing PATCH writes. It is set from the sending until the confirmation, or until a
     handler is called again.
@@ -144,7 +144,7 @@ class Cycle(NamedTuple):
             state = states.get(handler.id)
             if state is not None and state.purpose == reason and handler.id in known:
                 continue
-            if state is None and self.stored:
+            if state is None and self.has_records:
                 state = recall(handler.id)
             if state is None or not (
                     state.purpose == reason or state.purpose is None or handler.initial):
@@ -216,10 +216,10 @@ class Cycle(NamedTuple):
             unsaved={**self.unsaved, handler_id: essence},
             contributions=(*self.contributions, *added),
             oldest=now.mono if self.oldest is None else self.oldest,
-            stored=self.stored,
+            has_records=self.has_records,
             base=base,
             divergent=divergent,
-            commit=None,  # the cycle continues, so what its closing PATCH has written is outdated
+            closing=None,  # the cycle continues, so what its closing PATCH has written is outdated
         )
 
     def sent(
@@ -253,7 +253,7 @@ class Cycle(NamedTuple):
 
     def recorded(self) -> 'Cycle':
         """Note that the object can have records of the cycle: before the first PATCH is sent."""
-        return self if self.stored else self._replace(stored=True)
+        return self if self.has_records else self._replace(has_records=True)
 
     def refuse(self, contribution: Contribution, message: str) -> 'Cycle':
         """Drop a contribution that the API server refuses; its handler has failed permanently."""
@@ -266,9 +266,9 @@ class Cycle(NamedTuple):
             contributions=tuple(item for item in self.contributions if item is not contribution),
         )
 
-    def committing(self, conclusion: Conclusion | None) -> 'Cycle':
+    def closing_with(self, conclusion: Conclusion | None) -> 'Cycle':
         """Note what the closing PATCH writes, in case the response is lost."""
-        return self._replace(commit=conclusion)
+        return self._replace(closing=conclusion)
 
     def forget_finished(self, *, now: clocks.Moment) -> 'Cycle':
         """

@@ -27,7 +27,7 @@ class View(NamedTuple):
     old: bodies.BodyEssence | None
     """The last-handled essence; None if the object was never handled."""
     deleting: bool
-    blocked: bool
+    has_finalizer: bool
     """Whether the finalizer of this operator is on the object."""
     is_outdated: bool = False
     """Whether the last-handled essence is stored in another version of the kind."""
@@ -54,7 +54,7 @@ def look(
         essence=essence,
         old=old,
         deleting=finalizers.is_deleting(raw),
-        blocked=finalizers.is_present(raw, settings.persistence.finalizer),
+        has_finalizer=finalizers.is_present(raw, settings.persistence.finalizer),
         is_outdated=is_outdated,
     )
 
@@ -140,7 +140,7 @@ class Situation(NamedTuple):
     now: clocks.Moment
     accompanied: bool = False
     """Whether daemons or timers of the object run, or should run."""
-    is_blockable: bool = True
+    can_have_finalizer: bool = True
     """Whether there is a finalizer for them: with none set, nothing waits for them."""
     is_braked: bool = False
     """Whether the brakes keep the finalizer, though nothing needs it."""
@@ -265,20 +265,20 @@ def decide(situation: Situation) -> Decision:
     """Decide the next step for the object: exactly one, with its reason in words."""
     view, cycle, selection = situation.view, situation.cycle, situation.selection
     reason = situation.reason
-    is_accompanied = situation.accompanied and situation.is_blockable
+    is_accompanied = situation.accompanied and situation.can_have_finalizer
     is_needed = is_accompanied or selection.needs_finalizer
     is_concerned = cycle is not None or situation.accompanied or is_needed or (
-        selection.in_scope or (view.deleting and view.blocked))
+        selection.in_scope or (view.deleting and view.has_finalizer))
     if situation.pause is not None and is_concerned:
         return Decision(_pause(situation, situation.pause, is_needed=is_needed), cycle)
-    if view.deleting and view.blocked:
+    if view.deleting and view.has_finalizer:
         for handler in selection.handlers:
             if handler.protects is not None:
                 return Decision(_settle(cycle) or Protect(handler.protects), cycle)
     if view.deleting:
-        if not view.blocked and (is_needed or not selection.handlers):
+        if not view.has_finalizer and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)
-    elif is_needed != view.blocked and not (view.blocked and situation.is_braked):
+    elif is_needed != view.has_finalizer and not (view.has_finalizer and situation.is_braked):
         if cycle is not None and cycle.dirty:
             return Decision(Save("what is done has to be on the object first"), cycle)
         # If no handler is due, one PATCH writes both the finalizer and the last-handled state.
@@ -327,7 +327,7 @@ def _pause(situation: Situation, pause: pauses.Pause, *, is_needed: bool) -> Ste
     if (step := _settle(situation.cycle)) is not None:
         return step
     view = situation.view
-    if is_needed and not view.blocked and not view.deleting:
+    if is_needed and not view.has_finalizer and not view.deleting:
         return AddFinalizer(ADDING, None)
     until = None if pause.until is None else situation.now.at(pause.until)
     return Pause(pause.describe(), until=until)
@@ -337,10 +337,10 @@ def _settle(cycle: cycles.Cycle | None) -> Step | None:
     """Write what is done before the object has to wait for people; None if all is written."""
     if cycle is None or not cycle.dirty:
         return None
-    if cycle.commit is None:
+    if cycle.closing is None:
         return Save("what is done has to be on the object before it waits")
     # The object can be closed already: records would be taken for those of the next cycle.
-    return Close("the object has to wait while the cycle is closed", cycle.reason, cycle.commit)
+    return Close("the object has to wait while the cycle is closed", cycle.reason, cycle.closing)
 
 
 def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
@@ -370,7 +370,7 @@ def _end(situation: Situation, cycle: cycles.Cycle) -> Step:
         return Close(
             "all handlers have finished", situation.reason,
             cycle.conclude(situation.reason, essence=situation.view.essence))
-    if situation.view.blocked and not situation.accompanied:
+    if situation.view.has_finalizer and not situation.accompanied:
         return Release(RELEASING)
-    because = ACCOMPANIED if situation.view.blocked else DELETED_BUT_HELD
+    because = ACCOMPANIED if situation.view.has_finalizer else DELETED_BUT_HELD
     return Save(because) if cycle.dirty else Nothing(because)

@@ -238,7 +238,7 @@ def _make_kwargs(
             kwargs.update(cause.describe_change(handler.field))
         if handler.arguments is not None:
             kwargs.update(typedargs.decode(handler.arguments, kwargs, cause.decoded))
-        for name in handler.owned:
+        for name in handler.copied_kwargs:
             if name in kwargs:
                 kwargs[name] = _copy(kwargs[name])
     if extras:

@@ -41,7 +41,7 @@ def slow_down(known: Slowdown | None, essence: bodies.BodyEssence, *, now: float
     return Slowdown(essence, count, now, now + delay)
 
 
-class Echo(NamedTuple):
+class Feedback(NamedTuple):
     """The state that event handlers have made of their object."""
     version: bodies.Version
     patches: int
@@ -53,11 +53,10 @@ class Echo(NamedTuple):
         return self.patches == FREE_CYCLES
 
 
-def follow(known: Echo | None, seen: bodies.RawBody, made: bodies.RawBody) -> Echo:
+def follow(known: Feedback | None, seen: bodies.RawBody, made: bodies.RawBody) -> Feedback:
     """Note that event handlers which have seen a state have made another one of it."""
-    is_next = known is not None and known.version == bodies.parse_version(seen)
-    count = known.patches + 1 if known is not None and is_next else 1
-    return Echo(bodies.parse_version(made), count)
+    count = 1 if known is None or known.version != bodies.parse_version(seen) else known.patches + 1
+    return Feedback(bodies.parse_version(made), count)
 
 
 def find_own(changes: diffs.Diff, applied: Iterable[patches.Patch]) -> list[dicts.FieldPath]:

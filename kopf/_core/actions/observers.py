@@ -63,8 +63,8 @@ class Observer(Protocol):
     """
     The interface of observers. Kopf calls the methods in the event loop, so they must not block.
 
-    If an observer fails, the observed action continues. Kopf logs only the first error. A class
-    whose method is that of this class is not notified by that method.
+    If an observer fails, the observed action continues. Kopf logs only the first error. A method
+    that a subclass does not override is never called.
     """
 
     def attempt(self, handler: handlers.Handler, cause: causes.Cause) -> Ended[progression.Outcome]:

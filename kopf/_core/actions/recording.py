@@ -129,7 +129,7 @@ def restore(
         reason=causes.Reason(purpose or causes.Reason.NOOP),
         states=progression.State(found),
         roots=frozenset(found),
-        stored=True,
+        has_records=True,
         base=sighting.base if found else None,
         divergent=sighting.divergent,
     )
@@ -262,7 +262,7 @@ def make_closing(
     known = storage.fetch_cycle(body=body)
     if encoded != known:
         storage.store_cycle(body=body, patch=patch, value=encoded)
-    if cycle.stored or known is not None:
+    if cycle.has_records or known is not None:
         for handler_id in fetch_all(handler_ids, body=body, settings=settings, states=cycle.states):
             storage.purge(key=handler_id, body=body, patch=patch)
         if storage.touched(body=body) is not None:

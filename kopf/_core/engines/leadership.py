@@ -29,7 +29,7 @@ VERBS = 'get, watch, create, update'
 """What an operator must be allowed to do with its Lease."""
 
 JITTER = 1.2
-"""How much longer than ``retry_period`` the pauses of a candidate are, at most: as a part of it."""
+"""Each pause of a candidate is ``retry_period`` times a random factor, from 1 to 1 + JITTER."""
 
 MIN_PAUSE = 0.05
 """The shortest pause (seconds) between two attempts."""

@@ -138,9 +138,9 @@ def is_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCause) 
     Check if the object is in the handler's scope, for this cause or any other.
 
     An object is in scope if the object matches the filters now, or matched before the change; or if
-    a callback fails. Of the criteria for a field, only ``value`` counts, by default `PRESENT`: with
-    ``old`` or ``new``, any object that has or had the field is in scope. For ``@kopf.on.field``
-    without criteria, all objects are in scope.
+    a callback fails. Of the criteria for a field, only ``value`` is checked, by default `PRESENT`:
+    the value now or before the change must match. ``old`` and ``new`` are not checked. For
+    ``@kopf.on.field`` without criteria, all objects are in scope.
     """
     try:
         return handler.unfiltered or _judge(handler, cause)[0]

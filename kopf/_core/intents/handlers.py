@@ -30,7 +30,7 @@ PRESENT: Final = MetaFilterToken.PRESENT
 ABSENT: Final = MetaFilterToken.ABSENT
 """In filters: there is no value."""
 
-OWNED = ('diff', 'event', 'new', 'old')
+COPIED = ('diff', 'event', 'new', 'old')
 """
 The kwargs with plain dicts that Kopf needs unchanged later: e.g. ``new`` becomes the last-handled
 state. Bodies are not among them: they protect their contents themselves.
@@ -135,7 +135,8 @@ class Handler:
     @functools.cached_property
     def key(self) -> tuple[Hashable, ids.HandlerId]:
         """
-        Of several handlers with the same key that match a cause, only the first one is called.
+        The function and the id. If several handlers with the same key match a cause, only the first
+        one is called.
         """
         # The function can be an object that is called, e.g. of a dataclass.
         return self.fn if isinstance(self.fn, Hashable) else id(self.fn), self.id
@@ -184,14 +185,14 @@ class ResourceHandler(Handler):
                 callbacks.verify_filter(f'{name}=', criterion, gets_value=True)
 
     @functools.cached_property
-    def owned(self) -> Collection[str]:
+    def copied_kwargs(self) -> Collection[str]:
         """
         The kwargs of which each call gets its own copies, as the function can change them in place.
 
         The function hardly changes a kwarg that it does not name, so such kwargs are not copied.
         """
         code = getattr(inspect.unwrap(self.fn), '__code__', None)
-        return OWNED if code is None else [name for name in OWNED if name in code.co_varnames]
+        return COPIED if code is None else [name for name in COPIED if name in code.co_varnames]
 
     @functools.cached_property
     def unfiltered(self) -> bool:
@@ -293,7 +294,7 @@ class ReconcilingHandler(ResourceHandler):
     ``after`` are the externals whose keys it needs. ``interval`` is in seconds; None if only
     changes matter.
     """
-    after: tuple['Origin', ...] = ()
+    after: tuple['ExternalDeclaration', ...] = ()
     owns: tuple[references.Selector, ...] = ()
     watches: tuple[tuple[references.Selector, Mapper], ...] = ()
     interval: float | None = None
@@ -315,11 +316,11 @@ class ReconcilingHandler(ResourceHandler):
         return f"it waits for {', '.join(absent)}" if absent else None
 
 
-class Origin(Protocol):
+class ExternalDeclaration(Protocol):
     """The declaration of an external, and its functions."""
 
     id: str
-    leaders: Sequence[str]
+    dependencies: Sequence[str]
     """The ids of the externals whose things must exist before this one."""
 
     @property
@@ -328,7 +329,7 @@ class Origin(Protocol):
     def get_key(self, body: Mapping[str, Any], /) -> Any:
         """Get the key of the thing that an object has in the system; None if it is not known."""
 
-    def find_fault(self, others: 'Iterable[Origin]') -> str | None:
+    def find_fault(self, others: 'Iterable[ExternalDeclaration]') -> str | None:
         """Say what is wrong with the declaration, now that all others are declared."""
 
     def make_driver(self, hub: Any) -> Any:
@@ -338,7 +339,7 @@ class Origin(Protocol):
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ExternalHandler(ReconcilingHandler):
     """An external system. Instead of calling the function, a driver works with the system."""
-    origin: Origin
+    declaration: ExternalDeclaration
 
     title = 'External'
 

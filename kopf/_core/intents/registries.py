@@ -146,7 +146,7 @@ class OperatorRegistry:
                     if isinstance(handler, handlers.ExternalHandler)]
         for handler in declared:  # of several with the same id, that of this kind must be the last
             others = sorted(declared, key=lambda other: other.selector == handler.selector)
-            fault = handler.origin.find_fault([other.origin for other in others])
+            fault = handler.declaration.find_fault([other.declaration for other in others])
             if fault is not None:
                 yield fault
 
@@ -241,7 +241,7 @@ class ResourceHandlers:
     The fields of event handlers, daemons, timers, and handlers of changes.
 
     They belong to the essence of objects, even if Kopf ignores them otherwise, e.g. in the status.
-    So they did for the operator that has stored the last-handled states.
+    The last-handled states contain these fields, too: without them, all objects would look changed.
     """
 
     @functools.cached_property

@@ -178,7 +178,7 @@ class Handling:
         self._is_chosen_done = False
         self._cause: causes.ChangingCause | None = None
         self._selection = filters.select(self.handlers.changing, self._get_cause())
-        if self._selection.in_scope or (self.view.deleting and self.view.blocked):
+        if self._selection.in_scope or (self.view.deleting and self.view.has_finalizer):
             item.notice()
 
     def give_way(self, overtaken: application.OvertakenError) -> None:
@@ -198,7 +198,7 @@ class Handling:
 
     def _end(self) -> None:
         """End the cycle: the object shows that its closing PATCH was applied."""
-        conclusion = self.item.get_cycle().commit
+        conclusion = self.item.get_cycle().closing
         self.item.proceed(None)
         if conclusion is not None and conclusion.resumes:
             self.item.resume()
@@ -279,7 +279,7 @@ class Handling:
             recall=self._recall,
             now=self._now,
             accompanied=self._accompanied,
-            is_blockable=env.settings.persistence.finalizer is not None,
+            can_have_finalizer=env.settings.persistence.finalizer is not None,
             is_braked=self._braked_until is not None,
             is_interrupted=self._is_interrupted,
             is_chosen_done=self._is_chosen_done,
@@ -462,21 +462,21 @@ class Handling:
             resumes=step.reason in causes.HANDLED_REASONS or self._is_resumed(cycle))
         old = None if view.is_outdated else view.old
         is_there = recording.is_committed(conclusion, old=old, body=view.body, settings=settings)
-        item.proceed(cycle.committing(None if is_there else conclusion))
+        item.proceed(cycle.closing_with(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=old)
         if results and newest is not None:
             stored = essences.advance(conclusion.base, results, build_essence(newest))
             if stored != conclusion.base:  # e.g. the server has pruned unknown fields
                 conclusion = conclusion._replace(base=stored)
-                item.proceed(self.item.get_cycle().committing(conclusion))
+                item.proceed(self.item.get_cycle().closing_with(conclusion))
                 newest = await self.saver.close([], conclusion=conclusion, old=None)
         if newest is None:
             # The cycle stays until the watch shows the deletion. If it shows older states before
             # that, no handlers are called again.
             return None
         item.proceed(None if divergent is None else cycles.Cycle(
-            reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
+            reason=causes.Reason.UPDATE, has_records=True, divergent=divergent))
         if conclusion.resumes:
             item.resume()
         if divergent is not None or (

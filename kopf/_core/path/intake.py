@@ -135,7 +135,7 @@ class Informer(watching.Sink):
             self._yield_to_namesake(item, body)
         if new and not first:
             # Only the end of the list shows which namesakes are gone. Meanwhile, it is indexed.
-            item.enter(objects.Phase.HELD)
+            item.enter(objects.Phase.AWAITING_NAMESAKE)
             self._newcomers.append(item)
         elif is_new_state or is_unseen:
             self.schedule(item, urgent=not first, packed=packed if is_new_state else None)
@@ -149,7 +149,7 @@ class Informer(watching.Sink):
             self._note_deletion(item, None)
         newcomers, self._newcomers = self._newcomers, []
         for item in newcomers:
-            if item.phase is objects.Phase.HELD:
+            if item.phase is objects.Phase.AWAITING_NAMESAKE:
                 item.enter(objects.Phase.RESTING)
                 if item.inbox.pending is not None:
                     self._yield_to_namesake(item, item.inbox.pending)
@@ -262,7 +262,7 @@ class Informer(watching.Sink):
                 self._record(item, 'DELETED', last)
             item.identify(last)
         is_silent = not (item.inbox.has_events or item.noticed)
-        if is_silent and item.phase in (objects.Phase.RESTING, objects.Phase.HELD):
+        if is_silent and item.phase in (objects.Phase.RESTING, objects.Phase.AWAITING_NAMESAKE):
             # If the item itself waited for a namesake, the next namesake waits for the same one.
             item.enter(objects.Phase.ENDED)
             self.forget(item)
@@ -289,7 +289,7 @@ class Informer(watching.Sink):
         older = self._leaving.get(objects.get_name(body)) if self._leaving else None
         if older is not None:
             self._followers[older] = item
-            item.enter(objects.Phase.HELD)
+            item.enter(objects.Phase.AWAITING_NAMESAKE)
 
     # Called by the items.
 
@@ -313,7 +313,7 @@ class Informer(watching.Sink):
         if item.name is not None and self._leaving.get(item.name) is item:
             del self._leaving[item.name]
         follower = self._followers.pop(item, None)
-        if follower is not None and follower.phase is objects.Phase.HELD:
+        if follower is not None and follower.phase is objects.Phase.AWAITING_NAMESAKE:
             follower.enter(objects.Phase.RESTING)
             follower.source.schedule(follower)
 

@@ -29,7 +29,7 @@ class Phase(enum.Enum):
     RESTING = enum.auto()
     """The item waits for a change of the object, or for the time of its next attempt."""
 
-    HELD = enum.auto()
+    AWAITING_NAMESAKE = enum.auto()
     """The item waits until the end of an older object with the same name is reported."""
 
     QUEUED = enum.auto()
@@ -49,8 +49,8 @@ class Phase(enum.Enum):
 
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
-    Phase.RESTING: frozenset({Phase.HELD, Phase.QUEUED, Phase.LEAVING, Phase.ENDED}),
-    Phase.HELD: frozenset({Phase.RESTING, Phase.LEAVING, Phase.ENDED}),
+    Phase.RESTING: frozenset({Phase.AWAITING_NAMESAKE, Phase.QUEUED, Phase.LEAVING, Phase.ENDED}),
+    Phase.AWAITING_NAMESAKE: frozenset({Phase.RESTING, Phase.LEAVING, Phase.ENDED}),
     Phase.QUEUED: frozenset({Phase.RESTING, Phase.WORKING, Phase.LEAVING, Phase.ENDED}),
     Phase.WORKING: frozenset({Phase.RESTING, Phase.CALLING, Phase.LEAVING, Phase.ENDED}),
     Phase.CALLING: frozenset({Phase.WORKING}),
@@ -106,11 +106,10 @@ class Source(Protocol):
 class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
-        'attempts',
         'companions',
         'cycle',
         'due',
-        'echo',
+        'feedback',
         'gone',
         'held',
         'inbox',
@@ -126,6 +125,7 @@ class Item:
         'source',
         'throttler',
         'uid',
+        'unconfirmed',
         'vanished',
     )
 
@@ -150,7 +150,7 @@ class Item:
         Until then, the known state can be older than what the previous process has written: if the
         API server is behind, or if the last PATCH of that process has come late.
         """
-        self.attempts: tuple[bodies.RawBody, ...] = ()
+        self.unconfirmed: tuple[bodies.RawBody, ...] = ()
         """The states that the writes with unknown results make of the object."""
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
@@ -160,7 +160,7 @@ class Item:
         """The current handling cycle; None if no cycle is known in this process."""
         self.slowdown: feedbackloops.Slowdown | None = None
         """What slows the handlers down, if they change the object by themselves."""
-        self.echo: feedbackloops.Echo | None = None
+        self.feedback: feedbackloops.Feedback | None = None
         """The state after the last patch of event handlers, if they have patched the object."""
         self.held: decisions.Hold | None = None
         """Why the handlers were not called for the last state, as the log says."""
@@ -291,15 +291,15 @@ class Item:
         The result is known if the PATCH succeeds or has a conflict. But if the response to an
         earlier attempt was lost, the conflict can be one with that attempt.
         """
-        former = self.attempts
-        self.attempts = (*former, *(state for state in made if state not in former))
+        former = self.unconfirmed
+        self.unconfirmed = (*former, *(state for state in made if state not in former))
         try:
             yield
         except errors.APIConflictError as e:
             if e.earlier is None:
-                self.attempts = former
+                self.unconfirmed = former
             raise
-        self.attempts = ()
+        self.unconfirmed = ()
 
     def confirm(self) -> None:
         """Note that the API has shown the newest state."""
@@ -362,9 +362,9 @@ class Item:
         """Set what slows the handlers down, or None if nothing does."""
         self.slowdown = slowdown
 
-    def expect_echo(self, echo: feedbackloops.Echo) -> None:
+    def note_feedback(self, feedback: feedbackloops.Feedback) -> None:
         """Note the state after a patch of event handlers: they are also called for this state."""
-        self.echo = echo
+        self.feedback = feedback
 
     def hold(self, step: decisions.Hold, logger: Any) -> None:
         """Note why the handlers are not called, and log the reason if it is news."""

@@ -26,7 +26,7 @@ from kopf._core.actions import (
     recording,
     versions,
 )
-from kopf._core.engines.reconciling import applications, conditions
+from kopf._core.engines.reconciling import conditions, serversideapply
 from kopf._core.intents import causes
 from kopf._core.path import objects, switches
 
@@ -41,8 +41,8 @@ class Environment(execution.Context):
     """The resources whose finalizers this operator does not need, but may not remove."""
 
     @functools.cached_property
-    def applier(self) -> applications.Applier:
-        return applications.Applier(self.client)
+    def applier(self) -> serversideapply.Applier:
+        return serversideapply.Applier(self.client)
 
     def get_memo(self, item: objects.Item) -> Any:
         """Get the memo of the object. The first call makes it from the memo of the operator."""
@@ -103,7 +103,7 @@ class Saver:
 
     def _judge_met(self, known: bodies.RawBody, newest: bodies.RawBody) -> claims.Verdict:
         """Judge the state that a write has found on the server instead of the known one."""
-        return self.ledger.judge(newest, known=known, made=self.item.attempts)
+        return self.ledger.judge(newest, known=known, made=self.item.unconfirmed)
 
     def judge(
             self,
@@ -114,7 +114,7 @@ class Saver:
             expected: bodies.BodyEssence | None = None,
     ) -> claims.Verdict:
         """
-        Judge a state that is newer than the known one; by default, than that of the cycle.
+        Judge ``newest``, a newer state than ``known``; by default, than the one of the cycle.
 
         Until the API has answered a PATCH, the known state can be so old that the previous process
         has handled newer ones.
@@ -124,8 +124,8 @@ class Saver:
         if known is None and not is_exclusive:
             known = item.basis
         return self.ledger.judge(
-            raw, known=known, made=item.attempts,
-            conclusion=None if item.cycle is None else item.cycle.commit,
+            raw, known=known, made=item.unconfirmed,
+            conclusion=None if item.cycle is None else item.cycle.closing,
             view=view, expected=expected, is_exclusive=is_exclusive)
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
@@ -253,9 +253,9 @@ class Saver:
         """
         Add or remove the finalizer, and apply the patch; return the newest state, None if gone.
 
-        If the object has changed on the server, nothing is written. Exception: if no other operator
-        can have begun to handle the object, the finalizer is added even if other fields than the
-        finalizers and the patched annotations have changed. The newest state shows these changes.
+        Nothing is written if the object has changed on the server. When the finalizer is added, and
+        no other operator can have begun to handle the object, only changes of the finalizers and of
+        the patched annotations prevent that. The newest state shows all other changes.
         """
         wanted = finalizers.switch(self.raw, self.settings.persistence.finalizer, is_added=is_added)
         guards = finalizers.guard(self.raw, patch) if is_added and not self.is_shared() else None
@@ -434,7 +434,7 @@ class Saver:
         divergent = functools.reduce(  # the cycle is closed: only a difference calls them
             lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
         return cycles.Cycle(
-            reason=causes.Reason.UPDATE, unsaved=outdated, stored=True, divergent=divergent)
+            reason=causes.Reason.UPDATE, unsaved=outdated, has_records=True, divergent=divergent)
 
 
 def _merge(raw: bodies.RawBody, patch: patches.Patch) -> bodies.RawBody:

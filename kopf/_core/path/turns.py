@@ -445,7 +445,7 @@ class Processor:
         If that PATCH was applied, and the outcomes were written after it, then the next process
         would take them for outcomes of the next cycle.
         """
-        conclusion = item.get_cycle().commit
+        conclusion = item.get_cycle().closing
         if conclusion is None:
             await saver.save()
             return
@@ -508,12 +508,12 @@ class Processor:
             return
         if newest is None:
             return
-        echo = feedbackloops.follow(item.echo, event['object'], newest)
-        item.expect_echo(echo)
-        if echo.is_new:
+        feedback = feedbackloops.follow(item.feedback, event['object'], newest)
+        item.note_feedback(feedback)
+        if feedback.is_new:
             logger.warning(
-                f"{echo.patches} times in a row, the event handlers were called only because they "
-                f"had patched the object. They are called again as fast as the API server allows "
-                f"it. Patch the object only if it is not as it should be.")
+                f"{feedback.patches} times in a row, the event handlers were called only because "
+                f"they had patched the object. They are called again as fast as the API server "
+                f"allows it. Patch the object only if it is not as it should be.")
         if item.accept(newest):
             item.inbox.put(newest)

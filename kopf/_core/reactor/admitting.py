@@ -69,7 +69,7 @@ class Admission:
         self._managing: asyncio.Task[None] | None = None
         self._manager: configurations.Manager | None = None
         self._site = sites.Site(
-            client=env.client.without_limits(), settings=env.settings, clock=env.clock,
+            client=env.client.unfenced(), settings=env.settings, clock=env.clock,
             wake=self._changed.set)
 
     def start(self) -> None:

@@ -109,7 +109,7 @@ class Operator:
         self._insights = options.insights or discovery.Insights()
         self._vault = options.vault or vaults.Vault()
         self.client = api.Client(credentials=self._vault, settings=settings)
-        self._unlimited = self.client.without_limits()
+        self._unfenced = self.client.unfenced()
         self._extend = extend
         self._extensions: Sequence[Extension] = ()
         self._is_started = False
@@ -172,7 +172,7 @@ class Operator:
             self._registry.verify(finalizer=self.settings.persistence.finalizer)
             await self._attach()
             self._poster = asyncio.create_task(
-                posting.poster(client=self._unlimited, queue=self._events),
+                posting.poster(client=self._unfenced, queue=self._events),
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()

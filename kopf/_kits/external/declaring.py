@@ -108,9 +108,9 @@ class External(driving.Declaration):
                 return record.key
         return None
 
-    def find_fault(self, others: Iterable[handlers.Origin]) -> str | None:
+    def find_fault(self, others: Iterable[handlers.ExternalDeclaration]) -> str | None:
         """Say which functions are missing, or why it can never be created."""
-        known, before = {other.id: other.leaders for other in others}, list(self.leaders)
+        known, before = {other.id: other.dependencies for other in others}, list(self.dependencies)
         for id in before:
             if id not in known:
                 return f"The external {self.id!r} comes after {id!r}, which is no external."
@@ -281,7 +281,7 @@ def external(
         'param': param, 'backoff': backoff}
     made = External(
         id=id, interval=pause, max_interval=longest, limit=limit, limit_key=limit_key,
-        leaders=[other.id if isinstance(other, External) else other for other in after],
+        dependencies=[other.id if isinstance(other, External) else other for other in after],
         shown=shown, abilities=machine.Abilities(
             updates=False, corrects=on_drift == 'correct', orphans=deletion == 'orphan',
             replaces=replace, immutable=tuple(map(dicts.parse_field, immutable)),
@@ -289,8 +289,8 @@ def external(
     made.desired(lambda spec, **_: dict(spec))
     target = registries.get_default_registry() if registry is None else registry
     target.append(handlers.ExternalHandler(
-        id=ids.HandlerId(id), fn=_never_called, origin=made, conditions=conditions, labels=labels,
-        annotations=annotations, when=when, **options))
+        id=ids.HandlerId(id), fn=_never_called, declaration=made, conditions=conditions,
+        labels=labels, annotations=annotations, when=when, **options))
     return made
 
 

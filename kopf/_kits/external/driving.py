@@ -61,7 +61,7 @@ class Declaration:
     limit_key: Callable[..., Any] | None
     shown: Sequence[str]
     """The fields of the observation for the status."""
-    leaders: Sequence[str]
+    dependencies: Sequence[str]
     """The ids of the externals that are there before this one."""
     abilities: machine.Abilities
     calls: dict[str, handlers.CallHandler] = dataclasses.field(default_factory=dict)
@@ -349,8 +349,9 @@ class Journey:
 
     def _find_obstacle(self, raw: bodies.RawBody) -> str | None:
         """Find another external that must be there before this one, or be gone before it."""
-        followers = [other.id for other in self.run.siblings if self.external.id in other.leaders]
-        for other in followers if self.is_deleting else self.external.leaders:
+        followers = [
+            other.id for other in self.run.siblings if self.external.id in other.dependencies]
+        for other in followers if self.is_deleting else self.external.dependencies:
             try:
                 known = records.read(raw, other)
             except ValueError:

@@ -135,7 +135,7 @@ def find_reason(item: objects.Item) -> str | None:
     server; "paused": the end of the pause of the object; "echo": the own write; "retry": the next
     attempt of a handler; "interval": the interval of a reconciling handler.
     """
-    if item.phase is objects.Phase.HELD:
+    if item.phase is objects.Phase.AWAITING_NAMESAKE:
         return 'held'
     if item.phase is not objects.Phase.RESTING:
         return None

@@ -16,7 +16,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
 from kopf._core.intents import causes, handlererrors, handlers
-from kopf._kits.observing import outcomes, series
+from kopf._kits.observing import outcomenames, series
 
 V = TypeVar('V')
 
@@ -150,7 +150,7 @@ class AttemptMeter(series.Made[str, series.Histogram]):
     def end(
             self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
     ) -> None:
-        self[outcomes.name_outcome(outcome)].observe(seconds)
+        self[outcomenames.name_outcome(outcome)].observe(seconds)
 
     def end_in_reconciliation(
             self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,

@@ -24,7 +24,7 @@ from kopf._cogs.helpers import versions
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import loggers, observers, progression
 from kopf._core.intents import causes, handlers
-from kopf._kits.observing import outcomes
+from kopf._kits.observing import outcomenames
 
 try:
     from opentelemetry import context, propagate, trace
@@ -135,7 +135,7 @@ class Tracer(observers.Observer):
         ) -> None:
             if not isinstance(cause, causes.SpawningCause):  # else, its patch is written afterwards
                 leave()
-            span.set_attribute('kopf.outcome', outcomes.name_outcome(outcome))
+            span.set_attribute('kopf.outcome', outcomenames.name_outcome(outcome))
             exception = None if outcome is None else outcome.exception or outcome.ignored
             if outcome is not None and exception is not None and not outcome.waiting:
                 fail(span, exception, outcome.message)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kopf._cogs.clients.selections import hash_text
+from kopf._cogs.clients.shardselectors import hash_text
 from kopf._kits.sandbox.statuses import APIError
 
 FIELDS = ('object.metadata.uid', 'object.metadata.namespace')

@@ -85,7 +85,7 @@ class _Granting:
         known = [*self._registry._activities, *self._registry.iter_resource_handlers()]
         for handler in [*known, *(
                 call for each in known if isinstance(each, handlers.ExternalHandler)
-                for call in each.origin.calls.values())]:
+                for call in each.declaration.calls.values())]:
             for need in get_needs(handler.fn):
                 for resource in self._select(need.selector, handler):
                     for name in need.names:

@@ -634,7 +634,7 @@ class Tenure:
 @pytest.fixture()
 def tenure(client):
     tenure = Tenure()
-    client.limit_writes(tenure)
+    client.fence_writes(tenure)
     return tenure
 
 
@@ -645,7 +645,7 @@ async def limited(request, server, settings):
     info = credentials.ConnectionInfo(server=server.url) if request.param == 'direct' else (
         credentials.ConnectionInfo(server='http://nowhere.test', proxy_url=server.url))
     async with api.Client(credentials=info, settings=settings) as client:
-        client.limit_writes(Tenure())
+        client.fence_writes(Tenure())
         yield client
 
 
@@ -683,7 +683,7 @@ async def test_reading_is_not_limited(limited, server):
 
 async def test_writes_without_limits_are_sent_at_any_time(limited, server):
     limited._tenure.term = None
-    assert await limited.without_limits().request('PATCH', '/path', body=b'{}') == {}
+    assert await limited.unfenced().request('PATCH', '/path', body=b'{}') == {}
 
 
 async def test_writes_belong_to_the_term_that_was_entered(limited, server):
@@ -731,7 +731,7 @@ async def test_writes_that_threads_ask_for_belong_to_the_term_of_the_thread(limi
 async def test_terms_of_other_clients_do_not_matter(limited, server, settings):
     info = credentials.ConnectionInfo(server=server.url)
     async with api.Client(credentials=info, settings=settings) as other:
-        other.limit_writes(Tenure())
+        other.fence_writes(Tenure())
         other.enter_term()
         limited._tenure.term = 2
         assert await limited.request('PATCH', '/path', body=b'{}') == {}
@@ -741,7 +741,7 @@ async def test_requests_without_limits_count_as_traffic(client, server, until):
     server.script(*[hang()] * transfers.POOL_SIZE)
     assert not client.congested
     requests = [
-        asyncio.create_task(client.without_limits().request('GET', '/path', timeout=60))
+        asyncio.create_task(client.unfenced().request('GET', '/path', timeout=60))
         for _ in range(transfers.POOL_SIZE)]
     await until(lambda: client.congested)
     assert not client.overloaded

@@ -15,7 +15,7 @@ async def test_headers_are_added_to_requests(server, client, method, body):
     numbers = iter(['1', '2'])
     client.add_headers(lambda: {'x-number': next(numbers)})
     await client.request(method, '/x', body=body)
-    await client.without_limits().request(method, '/x', body=body)
+    await client.unfenced().request(method, '/x', body=body)
     assert [received.headers['x-number'] for received in server.requests] == ['1', '2']
     assert all('User-Agent' in received.headers for received in server.requests)
 

@@ -88,6 +88,6 @@ async def test_open_connections_and_copies_of_the_client_count_too(server, clien
     await client.request('GET', '/x')
     client.count_requests(lambda *key: counts.update([key]))
     await client.request('GET', '/x')
-    await client.without_limits().request('PATCH', '/x', body=b'{}')
+    await client.unfenced().request('PATCH', '/x', body=b'{}')
     host = server.url.removeprefix('http://')
     assert counts == {(200, 'GET', host): 1, (200, 'PATCH', host): 1}

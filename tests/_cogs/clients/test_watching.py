@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from kopf._cogs.aiokits import pulses
-from kopf._cogs.clients import api, errors, screening, selections, splitting, streaks, watching
+from kopf._cogs.clients import api, errors, screening, shardselectors, splitting, streaks, watching
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import (
     drop,
@@ -503,8 +503,8 @@ async def test_selectors_go_to_both_lists_and_streams(server, watch, settings, u
 
 def select(*names):
     """Select exactly these objects."""
-    hashes = [selections.hash_text(f'uid-{name}') for name in names]
-    return selections.select([(value, value + 1) for value in hashes])
+    hashes = [shardselectors.hash_text(f'uid-{name}') for name in names]
+    return shardselectors.make_selector([(value, value + 1) for value in hashes])
 
 
 @pytest.mark.parametrize('streaming', [False, True])
@@ -519,8 +519,8 @@ async def test_objects_are_selected_by_the_server_in_both_lists_and_streams(
     async with watch():
         await until(lambda: len(server.watches) == 2)
         assert [request.query['shardSelector'] for request in server.requests] == [
-            select('a', 'b').selector, *([] if streaming else [select('a').selector]),
-            select('a').selector]
+            select('a', 'b').query, *([] if streaming else [select('a').query]),
+            select('a').query]
         assert sink.seen[-1] == ('MODIFIED', 'a', '101')
 
 

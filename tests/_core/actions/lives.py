@@ -244,7 +244,7 @@ class Life:
             body=self.view.body, patch=own, essence=conclusion.base)
         self._write(own)
         self.cycle = None if conclusion.divergent is None else Cycle(
-            reason=Reason.UPDATE, stored=True, divergent=conclusion.divergent)
+            reason=Reason.UPDATE, has_records=True, divergent=conclusion.divergent)
 
     def switch(self, handled, *, is_present):
         self.raw = finalizers.switch(self.raw, FINALIZER, is_added=is_present)

@@ -350,19 +350,19 @@ def test_what_is_still_to_be_sent_is_as_old_as_the_latest_writing(cycle):
 
 
 def test_a_recorded_cycle_stays_recorded(cycle):
-    assert not cycle.stored
+    assert not cycle.has_records
     recorded = cycle.recorded()
-    assert recorded.stored
+    assert recorded.has_records
     assert recorded.recorded() is recorded
 
 
 def test_the_committed_conclusion_is_remembered_until_there_is_another_or_a_handler_is_called(
         cycle):
     conclusion = Conclusion(essence(1), None)
-    assert cycle.commit is None
-    assert cycle.committing(conclusion).commit is conclusion
-    assert cycle.committing(conclusion).committing(None).commit is None
-    assert note(cycle.committing(conclusion), 'fn').commit is None
+    assert cycle.closing is None
+    assert cycle.closing_with(conclusion).closing is conclusion
+    assert cycle.closing_with(conclusion).closing_with(None).closing is None
+    assert note(cycle.closing_with(conclusion), 'fn').closing is None
 
 
 def test_what_a_handler_has_seen_at_last_is_known_until_its_outcome_is_written(cycle):
@@ -462,7 +462,7 @@ def make_state(purpose):
 def test_records_of_a_stored_cycle_count(purpose):
     state = make_state(purpose)
     handler = make_handler('fn')
-    stored = Cycle(reason=Reason.UPDATE, stored=True)
+    stored = Cycle(reason=Reason.UPDATE, has_records=True)
     assert join(stored, handler, records={'fn': state}).states['fn'] is state
     unstored = Cycle(reason=Reason.UPDATE)
     assert not join(unstored, handler, records={'fn': state}).states['fn'].finished
@@ -476,14 +476,14 @@ def test_what_is_known_is_newer_than_the_records(cycle):
 
 def test_what_is_known_is_newer_than_the_records_for_another_cause_too():
     resuming = make_handler('fn', reason=None, initial=True)
-    cycle = join(Cycle(reason=Reason.RESUME, stored=True), resuming)
+    cycle = join(Cycle(reason=Reason.RESUME, has_records=True), resuming)
     cycle = note(cycle, 'fn', RETRY).enter(Reason.UPDATE)
     joined = join(cycle, resuming, records={'fn': make_state(Reason.RESUME)})
     assert joined.states['fn'] is cycle.states['fn']
 
 
 def test_the_progress_for_other_purposes_does_not_count():
-    stored = Cycle(reason=Reason.DELETE, stored=True)
+    stored = Cycle(reason=Reason.DELETE, has_records=True)
     known = stored._replace(states=State({'fn': make_state(Reason.CREATE)}))
     for cycle, records in [(stored, {'fn': make_state(Reason.CREATE)}), (known, {})]:
         for as_roots in [True, False]:
@@ -493,7 +493,7 @@ def test_the_progress_for_other_purposes_does_not_count():
 
 
 def test_the_progress_of_resuming_handlers_counts_for_any_purpose():
-    stored = Cycle(reason=Reason.UPDATE, stored=True)
+    stored = Cycle(reason=Reason.UPDATE, has_records=True)
     handler = make_handler('fn', reason=None, initial=True)
     state = join(stored, handler, records={'fn': make_state(Reason.RESUME)}).states['fn']
     assert (state.purpose, state.retries, state.finished) == ('resume', 1, True)
@@ -528,7 +528,7 @@ def test_for_another_cause_nobody_has_finished_but_nothing_is_lost(cycle):
     assert entered.unsaved == {'fn': essence(1), 'other': essence(2)}
     assert entered.oldest == cycle.oldest
     assert entered.states == cycle.states
-    assert entered.stored
+    assert entered.has_records
 
 
 def test_for_another_cause_what_the_previous_cycle_has_left_is_kept():
@@ -778,7 +778,7 @@ def test_no_transition_changes_the_cycle_in_place(notes, essences):
     for contribution in cycle.contributions:
         cycle.refuse(contribution, "No.")
     conclusion = cycle.conclude(Reason.UPDATE, essence=one, returned_from=three)
-    cycle.committing(conclusion)
+    cycle.closing_with(conclusion)
     cycle.forget_finished(now=make_moment(9))
     find_return(cycle, Reason.NOOP, old=one, now=one)
     assert snapshot(cycle) == before

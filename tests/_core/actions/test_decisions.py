@@ -54,13 +54,13 @@ def essence(f, g=0):
     return {'spec': {'f': f, 'g': g}}
 
 
-def make_view(new, old=None, *, deleting=False, blocked=False, is_outdated=False):
+def make_view(new, old=None, *, deleting=False, has_finalizer=False, is_outdated=False):
     raw = {'metadata': {}, **new}
-    raw = finalizers.switch(raw, FINALIZER, is_added=True) if blocked else raw
+    raw = finalizers.switch(raw, FINALIZER, is_added=True) if has_finalizer else raw
     raw = merge(raw, DELETED) if deleting else raw
     return View(
-        raw=raw, body=Body(raw), essence=new, old=old, deleting=deleting, blocked=blocked,
-        is_outdated=is_outdated)
+        raw=raw, body=Body(raw), essence=new, old=old, deleting=deleting,
+        has_finalizer=has_finalizer, is_outdated=is_outdated)
 
 
 def make_state(progress, purpose=Reason.CREATE):
@@ -122,7 +122,7 @@ def test_steps_by_the_finalizer(present, deleting, needed, progress, expected):
     is_any = progress not in ('none', 'out of scope')
     situation = make_situation(
         *([make_handler('fn', reason)] if is_any else ()),
-        view=make_view(essence(0), deleting=deleting, blocked=present),
+        view=make_view(essence(0), deleting=deleting, has_finalizer=present),
         reason=reason, needed=needed, in_scope=progress != 'out of scope',
         cycle=make_cycle(reason, progress={'fn': progress}) if is_any else None)
     assert type(decide(situation).step) is expected
@@ -144,7 +144,7 @@ def test_steps_for_accompanied_objects(present, deleting, progress, expected):
     reason = Reason.DELETE if deleting else Reason.CREATE
     situation = make_situation(
         make_handler('fn', reason),
-        view=make_view(essence(0), deleting=deleting, blocked=present), reason=reason,
+        view=make_view(essence(0), deleting=deleting, has_finalizer=present), reason=reason,
         cycle=make_cycle(reason, progress={'fn': progress}), accompanied=True)
     assert type(decide(situation).step) is expected
 
@@ -154,7 +154,7 @@ def test_an_unhandled_object_that_concerns_nobody_now_is_handled_with_the_finali
     step, cycle = decide(make_situation(view=view, reason=Reason.UPDATE, needed=True))
     assert step == AddFinalizer(decisions.ADDING, essence(5))
     assert cycle is None
-    view = make_view(essence(5), essence(0), blocked=True)
+    view = make_view(essence(5), essence(0), has_finalizer=True)
     step, cycle = decide(make_situation(view=view, reason=Reason.UPDATE))
     assert step == RemoveFinalizer(decisions.REMOVING, essence(5))
     assert cycle is None
@@ -167,13 +167,13 @@ def test_an_unhandled_object_that_concerns_nobody_now_is_handled_with_the_finali
     {'in_scope': False},
     {'handler': make_handler('fn')},
 ])
-@pytest.mark.parametrize('blocked', [False, True])
-def test_otherwise_the_finalizer_goes_alone(changes, blocked):
-    options = {'view': make_view(essence(5), essence(0), blocked=blocked), 'needed': not blocked,
-               'reason': Reason.UPDATE, **changes}
+@pytest.mark.parametrize('has_finalizer', [False, True])
+def test_otherwise_the_finalizer_goes_alone(changes, has_finalizer):
+    options = {'view': make_view(essence(5), essence(0), has_finalizer=has_finalizer),
+               'needed': not has_finalizer, 'reason': Reason.UPDATE, **changes}
     handler = options.pop('handler', None)
     step, cycle = decide(make_situation(*([handler] if handler else ()), **options))
-    assert type(step) is (RemoveFinalizer if blocked else AddFinalizer)
+    assert type(step) is (RemoveFinalizer if has_finalizer else AddFinalizer)
     assert step.handled is None
     assert cycle is options.get('cycle')
 
@@ -243,7 +243,7 @@ def test_a_return_of_some_fields_closes_the_cycle_too():
 
 def test_deleted_objects_do_not_return():
     cycle = Cycle(reason=Reason.UPDATE, divergent=essence(5))
-    view = make_view(essence(0), essence(0), deleting=True, blocked=True)
+    view = make_view(essence(0), essence(0), deleting=True, has_finalizer=True)
     handler = make_handler('fn', Reason.DELETE)
     step, _ = decide(make_situation(handler, view=view, reason=Reason.DELETE, cycle=cycle))
     assert step == Call("these handlers are due", [handler])
@@ -309,7 +309,7 @@ def test_only_the_handlers_that_are_due_are_called():
 def test_the_progress_that_is_recorded_counts():
     recorded = {'one': make_state('succeeded'), 'two': make_state('due')}
     handlers = [make_handler(id, Reason.CREATE) for id in recorded]
-    cycle = Cycle(reason=Reason.CREATE, stored=True)
+    cycle = Cycle(reason=Reason.CREATE, has_records=True)
     step, cycle = decide(make_situation(*handlers, cycle=cycle, recorded=recorded))
     assert step.due == [handlers[1]]
     assert cycle.states == recorded
@@ -327,20 +327,22 @@ def test_the_object_is_handled_when_all_have_finished():
 def test_a_pause_concerns_daemons_without_a_finalizer():
     pause = pauses.Pause('x', until=make_moment(90).wall)
     step, _ = decide(make_situation(
-        in_scope=False, accompanied=True, is_blockable=False, pause=pause))
+        in_scope=False, accompanied=True, can_have_finalizer=False, pause=pause))
     assert isinstance(step, Pause)
     assert step.until == make_moment(90).mono
 
 
-@pytest.mark.parametrize(('blocked', 'accompanied', 'because'), [
+@pytest.mark.parametrize(('has_finalizer', 'accompanied', 'because'), [
     (True, True, decisions.ACCOMPANIED),
     (False, False, decisions.DELETED_BUT_HELD),
 ])
-def test_a_handled_deletion_is_saved_if_the_object_stays_for_now(blocked, accompanied, because):
+def test_a_handled_deletion_is_saved_if_the_object_stays_for_now(
+        has_finalizer, accompanied, because):
     cycle = make_cycle(Reason.DELETE, progress={'fn': 'succeeded'}, dirty=True)
     situation = make_situation(
         make_handler('fn', Reason.DELETE), reason=Reason.DELETE, cycle=cycle,
-        view=make_view(essence(0), deleting=True, blocked=blocked), accompanied=accompanied)
+        view=make_view(essence(0), deleting=True, has_finalizer=has_finalizer),
+        accompanied=accompanied)
     assert decide(situation).step == Save(because)
     clean = cycle._replace(unsaved={})
     assert decide(situation._replace(cycle=clean)) == (Nothing(because, told=False), clean)
@@ -350,7 +352,7 @@ def test_a_handled_deletion_releases_the_object():
     cycle = make_cycle(Reason.DELETE, progress={'fn': 'succeeded'}, dirty=True)
     step = decide(make_situation(
         make_handler('fn', Reason.DELETE), reason=Reason.DELETE, cycle=cycle,
-        view=make_view(essence(0), deleting=True, blocked=True))).step
+        view=make_view(essence(0), deleting=True, has_finalizer=True))).step
     assert step == Release(decisions.RELEASING)
 
 
@@ -359,7 +361,7 @@ def test_the_progress_of_another_cause_does_not_finish_this_one():
     handler = make_handler('fn', Reason.DELETE)
     step, cycle = decide(make_situation(
         handler, reason=Reason.DELETE, cycle=cycle,
-        view=make_view(essence(0), deleting=True, blocked=True)))
+        view=make_view(essence(0), deleting=True, has_finalizer=True)))
     assert step == Call("these handlers are due", [handler])
     assert (cycle.reason, cycle.base) == (Reason.DELETE, None)
 
@@ -388,7 +390,7 @@ def test_a_view_is_of_the_essence_and_of_the_last_handled_one():
     assert view.essence == {
         'metadata': {'labels': {'a': 'b'}}, 'spec': {'f': 1}, 'status': {'x': 1}}
     assert view.old == {'spec': {'f': 0}}
-    assert (view.deleting, view.blocked) == (False, False)
+    assert (view.deleting, view.has_finalizer) == (False, False)
 
 
 def test_traces_of_the_progress_are_no_essence_neither_now_nor_before():
@@ -428,15 +430,15 @@ def test_unreadable_last_handled_states_are_errors():
         look(make_raw({}, annotations={HANDLED: 'not json'}))
 
 
-@pytest.mark.parametrize(('meta', 'deleting', 'blocked'), [
+@pytest.mark.parametrize(('meta', 'deleting', 'has_finalizer'), [
     ({'deletionTimestamp': '2020-01-01T00:00:00Z'}, True, False),
     ({'deletionTimestamp': None, 'finalizers': None}, False, False),
     ({'finalizers': ['other', FINALIZER]}, False, True),
     ({'finalizers': ['other']}, False, False),
 ])
-def test_deletions_and_finalizers_are_seen(meta, deleting, blocked):
+def test_deletions_and_finalizers_are_seen(meta, deleting, has_finalizer):
     view = look(make_raw({}, **meta))
-    assert (view.deleting, view.blocked) == (deleting, blocked)
+    assert (view.deleting, view.has_finalizer) == (deleting, has_finalizer)
 
 
 @pytest.mark.parametrize(('old', 'new', 'deleting', 'initial', 'expected'), [
@@ -486,7 +488,7 @@ def cycles(draw):
     is_any_finished = any(state.finished for state in states.values())
     return Cycle(
         reason=reason, states=State(states), roots=frozenset(draw(subsets)), unsaved=unsaved,
-        contributions=contributions, stored=draw(st.booleans()),
+        contributions=contributions, has_records=draw(st.booleans()),
         oldest=NOW.mono - draw(st.floats(0, 3)) if unsaved or contributions else None,
         base=draw(st.none() | ESSENCES) if is_any_finished and reason in CHANGES else None,
         divergent=draw(st.none() | ESSENCES))
@@ -506,7 +508,7 @@ def test_a_state_of_another_version_is_stored_anew_once_without_handlers():
 def situations(draw):
     view = make_view(
         draw(ESSENCES), draw(st.none() | ESSENCES), deleting=draw(st.booleans()),
-        blocked=draw(st.booleans()), is_outdated=draw(st.booleans()))
+        has_finalizer=draw(st.booleans()), is_outdated=draw(st.booleans()))
     reason, _ = decisions.detect(view, initial=draw(st.booleans()))
     chosen = [] if reason == Reason.NOOP else draw(st.lists(st.sampled_from(IDS), unique=True))
     handlers = [make_handler(id, None, initial=draw(st.booleans())) for id in chosen]
@@ -573,10 +575,10 @@ def test_the_finalizer_of_a_living_object_is_switched_exactly_if_that_is_needed(
     step, _ = decide(situation)
     view = situation.view
     is_needed = situation.accompanied or situation.selection.needs_finalizer
-    is_missing = is_needed and not view.blocked and not view.deleting
+    is_missing = is_needed and not view.has_finalizer and not view.deleting
     is_paused = situation.pause is not None and (
         situation.cycle is not None or situation.selection.in_scope)
-    is_superfluous = view.blocked and not is_needed and not view.deleting and not is_paused
+    is_superfluous = view.has_finalizer and not is_needed and not view.deleting and not is_paused
     if (is_missing or is_superfluous) and situation.cycle is not None and situation.cycle.dirty:
         assert isinstance(step, Save)  # the switch can be followed by other work
         return
@@ -590,7 +592,7 @@ def test_handlers_that_need_the_finalizer_are_not_called_without_it(situation):
     step, _ = decide(situation)
     if isinstance(step, (Call, Sleep)):
         is_needed = situation.accompanied or situation.selection.needs_finalizer
-        assert situation.view.blocked or not is_needed
+        assert situation.view.has_finalizer or not is_needed
     if isinstance(step, Call):
         assert not situation.is_interrupted
 
@@ -604,7 +606,7 @@ def test_only_handled_deletions_release_the_object(situation):
     ) if isinstance(step, Release) else False
     assert isinstance(step, Release) is is_handled
     if is_handled:
-        assert situation.view.blocked
+        assert situation.view.has_finalizer
         assert not situation.accompanied
 
 
@@ -646,7 +648,7 @@ def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
     conclusion = Conclusion(essence(1), None)
     cycle = Cycle(
         Reason.UPDATE, State({'one': make_state('succeeded', Reason.UPDATE)}), frozenset({'one'}),
-        unsaved={'one': essence(1)}, commit=conclusion)
+        unsaved={'one': essence(1)}, closing=conclusion)
     situation = make_situation(
         make_handler('one', None), view=make_view(essence(2), essence(0)), reason=Reason.UPDATE,
         cycle=cycle, pause=pauses.Pause('Maintenance'))
@@ -657,16 +659,16 @@ def test_what_can_be_closed_already_is_closed_in_spite_of_a_pause():
 @pytest.mark.parametrize(('options', 'state', 'step'), [
     ({}, {}, Pause),
     ({}, {'deleting': True}, Pause),
-    ({}, {'blocked': True}, Pause),  # the finalizer stays
+    ({}, {'has_finalizer': True}, Pause),  # the finalizer stays
     ({'needed': True}, {}, AddFinalizer),
-    ({'needed': True}, {'blocked': True}, Pause),
+    ({'needed': True}, {'has_finalizer': True}, Pause),
     ({'needed': True}, {'deleting': True}, Pause),
     ({'accompanied': True, 'in_scope': False}, {}, AddFinalizer),
-    ({'accompanied': True, 'in_scope': False}, {'blocked': True}, Pause),
+    ({'accompanied': True, 'in_scope': False}, {'has_finalizer': True}, Pause),
     ({'in_scope': False}, {}, Nothing),
-    ({'in_scope': False}, {'blocked': True}, RemoveFinalizer),
+    ({'in_scope': False}, {'has_finalizer': True}, RemoveFinalizer),
     ({'in_scope': False}, {'deleting': True}, Nothing),
-    ({'in_scope': False}, {'blocked': True, 'deleting': True}, Pause),
+    ({'in_scope': False}, {'has_finalizer': True, 'deleting': True}, Pause),
 ])
 def test_steps_in_a_pause(options, state, step):
     view = make_view(essence(1), essence(0), **state)
@@ -711,14 +713,14 @@ PROTECTING = make_handler('protected', Reason.DELETE, protects="It waits.")
 @many
 @given(situation=situations())
 def test_a_protected_object_is_not_released_and_nothing_is_lost(situation):
-    view = situation.view._replace(deleting=True, blocked=True)
+    view = situation.view._replace(deleting=True, has_finalizer=True)
     selection = situation.selection._replace(
         handlers=[*situation.selection.handlers, PROTECTING], needs_finalizer=True)
     step, cycle = decide(situation._replace(view=view, selection=selection, pause=None))
     is_dirty = cycle is not None and cycle.dirty
     assert isinstance(step, (Save, Close) if is_dirty else Protect)
     assert cycle is situation.cycle
-    assert isinstance(step, Close) == (is_dirty and cycle.commit is not None)
+    assert isinstance(step, Close) == (is_dirty and cycle.closing is not None)
 
 
 @many

@@ -5,7 +5,7 @@ import pytest
 
 from kopf._cogs.structs.diffs import diff
 from kopf._cogs.structs.patches import Patch
-from kopf._core.actions.feedbackloops import Echo, Slowdown, find_own, follow, makes, slow_down
+from kopf._core.actions.feedbackloops import Feedback, Slowdown, find_own, follow, makes, slow_down
 
 ESSENCE = {'spec': {'n': 1}}
 
@@ -76,11 +76,11 @@ def make_state(version):
 
 def test_patches_of_event_handlers_are_in_a_row_if_each_follows_the_state_of_the_one_before():
     echo = follow(None, make_state('1'), make_state('2'))
-    assert echo == Echo(2, 1)
+    assert echo == Feedback(2, 1)
     echo = follow(echo, make_state('2'), make_state('3'))
-    assert echo == Echo(3, 2)
-    assert follow(echo, make_state('4'), make_state('5')) == Echo(5, 1)  # others have changed it
+    assert echo == Feedback(3, 2)
+    assert follow(echo, make_state('4'), make_state('5')) == Feedback(5, 1)  # others changed it
 
 
 def test_the_row_of_patches_is_new_once():
-    assert [count for count in range(100) if Echo(1, count).is_new] == [10]
+    assert [count for count in range(100) if Feedback(1, count).is_new] == [10]

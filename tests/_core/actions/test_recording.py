@@ -128,7 +128,7 @@ def test_the_progress_of_handlers_is_restored(make):
     assert restored.reason == Reason.UPDATE
     assert restored.states == cycle.states
     assert restored.roots == {'fn', 'new'}
-    assert restored.stored
+    assert restored.has_records
     assert not restored.dirty
     assert (restored.base, restored.divergent) == (None, None)
 
@@ -147,7 +147,7 @@ def test_what_handlers_have_seen_is_restored(make, old, base, divergent):
 @given(base=ESSENCES, divergent=ESSENCES)
 def test_what_diverges_at_the_end_is_restored_for_the_next_cycle(make, base, divergent):
     settings = make_settings(make)
-    cycle = make_cycle('fn', base=base, divergent=divergent, stored=True)
+    cycle = make_cycle('fn', base=base, divergent=divergent, has_records=True)
     raw = record(settings, cycle, make_raw(settings))
     raw = close(settings, cycle, raw, conclusion=Conclusion(base, divergent))
     raw = handle(settings, raw, base)
@@ -168,7 +168,7 @@ def test_what_others_have_put_next_to_the_records_is_a_cycle_to_be_cleaned():
     settings.persistence.progress_storage.touch(body=Body({}), patch=patch, value='2020')
     raw = merge(make_raw(settings, essence(0)), patch)
     restored = reload(settings, raw, 'fn')
-    assert (restored.reason, restored.stored, restored.states) == (Reason.NOOP, True, {})
+    assert (restored.reason, restored.has_records, restored.states) == (Reason.NOOP, True, {})
     raw = close(settings, restored, raw, 'fn', conclusion=Conclusion(essence(0), None))
     assert raw == make_raw(settings, essence(0))
 
@@ -304,7 +304,7 @@ def test_what_was_seen_before_the_object_was_handled_by_others_does_not_count(ma
     raw = handle(settings, raw, essence(7))
     assert fetch_sighting(Body(raw), settings=settings) == Sighting()
     restored = reload(settings, raw, 'fn')
-    assert (restored.base, restored.divergent, restored.stored) == (None, None, True)
+    assert (restored.base, restored.divergent, restored.has_records) == (None, None, True)
 
 
 def test_the_order_of_fields_in_the_last_handled_state_does_not_matter():
@@ -466,7 +466,7 @@ def test_what_was_seen_is_recorded_also_of_objects_whose_old_values_are_not_know
 def test_the_end_leaves_nothing(make):
     settings = make_settings(make)
     raw = make_raw(settings, essence(0))
-    cycle = make_cycle('fn', divergent=essence(2), stored=True)
+    cycle = make_cycle('fn', divergent=essence(2), has_records=True)
     ended = close(settings, cycle, record(settings, cycle, raw), 'fn', 'other')
     assert without_marks(ended) == without_marks(raw)
 
@@ -475,7 +475,7 @@ def test_the_end_leaves_nothing(make):
 def test_the_end_leaves_nothing_of_a_handler_that_was_killed_among_its_sub_handlers(attempts):
     settings = make_settings()
     parent, child = make_handler('fn'), make_handler('fn/sub')
-    cycle = Cycle(reason=Reason.UPDATE, stored=True)
+    cycle = Cycle(reason=Reason.UPDATE, has_records=True)
     cycle = cycle.join([parent], recall=lambda _: None, now=make_moment(0))
     raw = make_raw(settings, old=essence(0))
     for _ in range(attempts):
@@ -544,7 +544,7 @@ def test_the_sub_handlers_of_finished_handlers_leave_no_records_either(make):
 
     cycle = reload(settings, raw, 'fn')
     assert without_marks(close(settings, cycle, raw, 'fn')) == make_raw(settings)
-    stranger = Cycle(reason=Reason.DELETE, stored=True)
+    stranger = Cycle(reason=Reason.DELETE, has_records=True)
     assert without_marks(close(settings, stranger, raw, 'fn')) == make_raw(settings)
 
 
@@ -552,7 +552,7 @@ def test_the_sub_handlers_that_are_known_to_a_handler_but_not_to_its_record_leav
     settings = make_settings()
     raw = record(settings, make_cycle('fn', outcome=RETRY), make_raw(settings))
     raw = record(settings, make_cycle('fn/a'), raw)
-    cycle = make_cycle('fn', outcome=DONE._replace(subrefs=['fn/a']), stored=True)
+    cycle = make_cycle('fn', outcome=DONE._replace(subrefs=['fn/a']), has_records=True)
     assert without_marks(close(settings, cycle, raw, 'fn')) == make_raw(settings)
 
 
@@ -560,7 +560,7 @@ def test_handlers_that_are_their_own_sub_handlers_by_their_records_leave_none():
     settings = make_settings()
     cycle = make_cycle('fn', 'other', outcome=RETRY._replace(subrefs=['fn', 'other']))
     raw = record(settings, cycle, make_raw(settings))
-    stranger = Cycle(reason=Reason.DELETE, stored=True)
+    stranger = Cycle(reason=Reason.DELETE, has_records=True)
     assert without_marks(close(settings, stranger, raw, 'fn')) == make_raw(settings)
 
 
@@ -570,7 +570,7 @@ def test_what_was_not_touched_is_not_touched_at_the_end():
             patch.metadata.annotations['touched'] = value
 
     patch = make_closing(
-        make_cycle('fn', stored=True), ['fn'], body=Body(make_raw(make_settings())),
+        make_cycle('fn', has_records=True), ['fn'], body=Body(make_raw(make_settings())),
         settings=make_settings(Storage))
     assert patch == {}
 
@@ -586,7 +586,7 @@ def test_storages_are_told_when_all_is_stored():
     storage = settings.persistence.progress_storage
     raw = record(settings, make_cycle('fn'), make_raw(settings))
     assert storage.flushed == 1
-    close(settings, make_cycle('fn', stored=True), raw)
+    close(settings, make_cycle('fn', has_records=True), raw)
     assert storage.flushed == 2
 
 

@@ -55,7 +55,7 @@ class Client:
         self.objects[folder] = body
         return body
 
-    def without_limits(self):
+    def unfenced(self):
         return self
 
     def get(self, plural, name='auto.test'):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._cogs.clients import selections
-from kopf._cogs.clients.selections import hash_text
+from kopf._cogs.clients import shardselectors
+from kopf._cogs.clients.shardselectors import hash_text
 from kopf._core.engines.sharding import hashing
 
 
@@ -64,4 +64,4 @@ def test_nothing_is_selected_if_all_shards_are_needed():
 
 
 def test_the_least_that_can_be_is_selected_if_no_shards_are_needed():
-    assert hashing.select((), 8) == selections.Selection(((0, 1),))
+    assert hashing.select((), 8) == shardselectors.ShardSelector(((0, 1),))

@@ -52,10 +52,10 @@ class Client(worlds.Client):
     def is_limited(self):
         return self._tenure is not None
 
-    def without_limits(self):
+    def unfenced(self):
         return copy.copy(self)
 
-    def limit_writes(self, tenure):
+    def fence_writes(self, tenure):
         self._tenure = tenure
 
     async def request(self, method, path, **kwargs):

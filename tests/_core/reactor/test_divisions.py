@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf import testing
-from kopf._core.engines.reconciling import applications
+from kopf._core.engines.reconciling import serversideapply
 from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
@@ -847,7 +847,7 @@ async def test_deleted_objects_are_released_by_the_holder_of_their_shard_only(re
 @testing.virtual_time
 async def test_apply_is_limited_to_the_time_of_the_shard_also_after_delays(registry, calls):
     def note(what):
-        calls.append((what, applications.applier_var.get().client.is_limited))
+        calls.append((what, serversideapply.applier_var.get().client.is_limited))
 
     @kopf.on.create('kopfexamples', registry=registry)
     async def create(retry, **_):
@@ -961,7 +961,7 @@ async def test_no_shard_knows_all_objects_that_handlers_can_read(registry, calls
     @kopf.timer('kopfexamples', interval=100, registry=registry)  # so that states are kept
     @kopf.on.create('kopfexamples', registry=registry)
     async def handle(name, **_):
-        recall = applications.get_applier('get').recall
+        recall = serversideapply.get_applier('get').recall
         calls.append((name, recall(RESOURCE, None, None), recall(RESOURCE, None, 'y')))
 
     replica = Replica(make_api(x=0, y=1), 'a', registry)

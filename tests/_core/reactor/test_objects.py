@@ -26,9 +26,9 @@ def test_attempts_stay_until_their_result_is_known(item, error):
     for version in (1, 2):
         with pytest.raises(type(error)):
             attempt(item, make(version), error=error)
-    assert item.attempts == (make(1), make(2))
+    assert item.unconfirmed == (make(1), make(2))
     attempt(item, make(3))
-    assert item.attempts == ()
+    assert item.unconfirmed == ()
 
 
 def test_a_conflict_shows_that_its_attempt_was_not_applied(item):
@@ -36,11 +36,11 @@ def test_a_conflict_shows_that_its_attempt_was_not_applied(item):
         attempt(item, make(1), error=LOST)
     with pytest.raises(errors.APIConflictError):
         attempt(item, make(2), error=errors.APIConflictError("no"))
-    assert item.attempts == (make(1),)
+    assert item.unconfirmed == (make(1),)
 
 
 def test_the_same_attempt_again_and_again_takes_no_more_memory(item):
     for _ in range(10):
         with pytest.raises(errors.APIConnectionError):
             attempt(item, make(1), make(2), error=LOST)
-    assert item.attempts == (make(1), make(2))
+    assert item.unconfirmed == (make(1), make(2))

@@ -163,7 +163,7 @@ class Client:
         self.terms = 1
         self._term = contextvars.ContextVar('term')
 
-    def without_limits(self):
+    def unfenced(self):
         return self
 
     def enter_term(self):

@@ -304,7 +304,7 @@ class ChildStore:
 
     def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
         """
-        Whether those children of the kind are known that a parent in the namespace can have.
+        Whether all children of the kind that a parent in this namespace can have are known.
 
         A cluster-scoped parent has none in those namespaces where they must not be listed.
         """

@@ -59,7 +59,7 @@ class Run:
     limits: hub.Limits
     is_edited: bool
     """Whether the object was edited since its handlers succeeded: then, changes are wanted."""
-    siblings: Collection[handlers.Origin]
+    siblings: Collection[handlers.ExternalDeclaration]
     """The declarations of all externals that this operator has for objects of this resource."""
     verdicts: dict[str, Any]
     """What the externals of the object have reported, for their common condition."""

@@ -109,7 +109,7 @@ class Member:
         self.note_change()
         self.host.wake_up()
 
-    def restore(self) -> None:
+    def trigger_by_child(self) -> None:
         """Run soon: a child has changed."""
         self._is_triggered = True
         self.host.wake_up()
@@ -185,7 +185,7 @@ class Hub:
     def get_driver(self, handler: handlers.ExternalHandler) -> Driver:
         """Get the driver of an external system."""
         if handler not in self._drivers:
-            self._drivers[handler] = handler.origin.make_driver(self)
+            self._drivers[handler] = handler.declaration.make_driver(self)
         return self._drivers[handler]
 
     @property
@@ -217,7 +217,7 @@ class Hub:
 
     def _notify(self, uid: str) -> None:
         for member in self._members.get(uid, ()):
-            member.restore()
+            member.trigger_by_child()
 
     def _complain(
             self, resource: references.Resource, namespace: references.Namespace, error: Exception,

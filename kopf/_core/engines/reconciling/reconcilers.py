@@ -345,7 +345,7 @@ class Reconcilers(Member):
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
             state=state, exchange=self._exchange, limits=limits,
             is_edited=self.is_edited, verdicts=self._verdicts,
-            siblings=[other.origin for other in self._externals])
+            siblings=[other.declaration for other in self._externals])
         result = await driver.drive(run, self._notes[handler.id])
         outcome = result.outcome or progression.Outcome(final=result.is_settled)
         if result.outcome is not None:
@@ -363,7 +363,7 @@ class Reconcilers(Member):
         newest = await self._finish(
             run, run.raw, outcome._replace(patch=run.cause.patch or None), is_last)
         for follower in self.host.handlers.reconciling:
-            if handler.origin in follower.after and newest is not None and (
+            if handler.declaration in follower.after and newest is not None and (
                     _show(handler, newest) != _show(handler, raw)):
                 self._summon(follower.id)
         return newest
@@ -544,7 +544,7 @@ class Reconcilers(Member):
 
 def _show(handler: handlers.ExternalHandler, raw: bodies.RawBody) -> Any:
     """Get what other handlers can see of an external on its object."""
-    return handler.origin.get_key(raw), (raw.get('status') or {}).get(handler.id)
+    return handler.declaration.get_key(raw), (raw.get('status') or {}).get(handler.id)
 
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:

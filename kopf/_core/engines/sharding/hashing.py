@@ -7,8 +7,8 @@ differ only in their last letters, and so FNV-1a puts them into the same range: 
 """
 from collections.abc import Collection
 
-from kopf._cogs.clients import selections
-from kopf._cogs.clients.selections import MASK, hash_text
+from kopf._cogs.clients import shardselectors
+from kopf._cogs.clients.shardselectors import MASK, hash_text
 
 
 def mix(value: int) -> int:
@@ -28,9 +28,9 @@ def find_shard_of_key(key: str, count: int) -> int:
     return mix(hash_text(key)) * count >> 64
 
 
-def select(shards: Collection[int], count: int) -> selections.Selection | None:
+def select(shards: Collection[int], count: int) -> shardselectors.ShardSelector | None:
     """Select the objects of these shards, by their own uids; None if these are all shards."""
     if len(shards) == count:
         return None
     ranges = [(-(-(shard << 64) // count), -(-(shard + 1 << 64) // count)) for shard in shards]
-    return selections.select(ranges or [(0, 1)])  # an empty range is refused
+    return shardselectors.make_selector(ranges or [(0, 1)])  # an empty range is refused

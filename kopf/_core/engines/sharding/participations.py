@@ -25,7 +25,7 @@ MAX_WRITES = 8
 """How many Leases are written at once."""
 
 JITTER = 0.2
-"""By which part the pauses are shorter, at most, so that the replicas are not in step."""
+"""Each pause is multiplied with a random factor from 1 - JITTER to 1: replicas are not in step."""
 
 RENEW, LIST = 'renew the membership', 'list the Leases'
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from kopf._cogs.clients import selections
+from kopf._cogs.clients import shardselectors
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.sharding import hashing
 
@@ -41,7 +41,7 @@ class Partition:
             return None
         return hashing.find_shard_of_key(namespace, self._count)
 
-    def select(self, shards: Collection[int]) -> selections.Selection | None:
+    def select(self, shards: Collection[int]) -> shardselectors.ShardSelector | None:
         """
         Select the objects of these shards, if API servers can do that; None for all objects.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterator
 
 from kopf._cogs.aiokits import alarms
-from kopf._cogs.clients import screening, selections
+from kopf._cogs.clients import screening, shardselectors
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling.hub import Hub
@@ -196,7 +196,7 @@ class Distributor:
     def _index(self) -> intake.Informer | None:
         return self._division.indices.get(*self.key)
 
-    def select(self, *, anew: bool) -> selections.Selection | None:
+    def select(self, *, anew: bool) -> shardselectors.ShardSelector | None:
         held = frozenset(self._division.held.values())
         self._selected = held if anew else held & self._selected
         if anew:

@@ -75,7 +75,7 @@ class Leadership(coordination.Coordination, api.Tenure):
             on_change=self._changed.set, on_end=self._tenure.end)
         for part in self._parts:
             part.stand_by()
-        client.limit_writes(self)
+        client.fence_writes(self)
         self._outpost.start()
 
     @property

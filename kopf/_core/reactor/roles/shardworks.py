@@ -42,8 +42,8 @@ class Shard(works.Works, api.Tenure):
         self.grant = grant
         self._own = own
         self._is_lost = False
-        client = env.client.without_limits()
-        client.limit_writes(self)
+        client = env.client.unfenced()
+        client.fence_writes(self)
         super().__init__(
             dataclasses.replace(env, client=client), switch=switches.Switch(confirm=self.confirm),
             hub=hub, indexers=indexers, fills=lambda handler: handler.sharded,

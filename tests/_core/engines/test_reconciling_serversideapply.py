@@ -12,7 +12,7 @@ from kopf._cogs.clients import api
 from kopf._cogs.structs import credentials
 from kopf._cogs.structs.references import Resource, Selector
 from kopf._core.actions.invocation import invoke
-from kopf._core.engines.reconciling.applications import Application, Applier
+from kopf._core.engines.reconciling.serversideapply import Applier, PendingRequest
 from tests._cogs.clients.servers import Server, say
 
 CONFIGMAPS = Resource('', 'v1', 'configmaps', kind='ConfigMap', namespaced=True)
@@ -47,7 +47,7 @@ class Request:
             self.given_up.set()
 
     def start(self):
-        return Application(asyncio.run_coroutine_threadsafe(self._hang(), self.loop))
+        return PendingRequest(asyncio.run_coroutine_threadsafe(self._hang(), self.loop))
 
 
 async def test_an_interrupted_handler_waits_for_its_requests_no_more(executor):

@@ -1,9 +1,9 @@
 """
-Selections: let the API server select the objects of lists and watches by the hashes of their uids.
+Shard selectors: let the API server select the objects of lists and watches by hashes of their uids.
 
-See KEP-5866, the feature gate ``ShardedListAndWatch``. A server without it ignores the selection,
+See KEP-5866, the feature gate ``ShardedListAndWatch``. A server without it ignores the selector,
 and sends all objects. The responses do not tell that reliably (``metadata.shardInfo`` is never in
-those of custom resources), but the objects do: see `Selection.covers`.
+those of custom resources), but the objects do: see `ShardSelector.covers`.
 """
 import dataclasses
 import itertools
@@ -30,13 +30,13 @@ def hash_text(text: str) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
-    """The objects whose uids have hashes in these ranges."""
+class ShardSelector:
+    """Selects the objects whose uids have hashes in these ranges."""
     ranges: tuple[Range, ...]
 
     @property
-    def selector(self) -> str:
-        """The selection as the query parameter ``shardSelector``."""
+    def query(self) -> str:
+        """The selector as the query parameter ``shardSelector``."""
         return ' || '.join(
             f"shardRange(object.metadata.uid, '0x{begin:016x}', '0x{end:016x}')"
             for begin, end in self.ranges)
@@ -47,7 +47,7 @@ class Selection:
         return any(begin <= value < end for begin, end in self.ranges)
 
 
-def select(ranges: Iterable[Range]) -> Selection:
+def make_selector(ranges: Iterable[Range]) -> ShardSelector:
     """
     Select at least these ranges.
 
@@ -60,14 +60,14 @@ def select(ranges: Iterable[Range]) -> Selection:
         for index, (before, after) in enumerate(itertools.pairwise(items), 1)
         if after[0] > before[1]]
     cuts = sorted(index for _, index in sorted(gaps)[-(MAX_RANGES - 1):])
-    return Selection(tuple(
+    return ShardSelector(tuple(
         (items[first][0], items[end - 1][1])
         for first, end in itertools.pairwise([0, *cuts, len(items)])))
 
 
 def is_refusal(error: errors.APIError) -> bool:
     """
-    Whether a request can have failed because of its selection.
+    Whether a request can have failed because of its selector.
 
     Kubernetes 1.36 responds to selectors that it does not understand with HTTP 500, and without a
     reason.

@@ -33,7 +33,7 @@ class _GivenUpError(Exception):
     """Nobody waits for the request any more, so it is not sent."""
 
 
-class Application(Awaitable[T], Generic[T]):
+class PendingRequest(Awaitable[T], Generic[T]):
     """A request under way: await it in async handlers; call `result` in sync ones."""
 
     def __init__(self, work: 'concurrent.futures.Future[T]', what: str = "A request") -> None:
@@ -112,7 +112,7 @@ class Applier:
         if applier_var.get(None) is not self:
             applier_var.set(self)
 
-    def start(self, manifest: Any, *, manager: str, force: bool) -> Application[bodies.Body]:
+    def start(self, manifest: Any, *, manager: str, force: bool) -> PendingRequest[bodies.Body]:
         """Begin to apply, from any thread."""
         work: concurrent.futures.Future[bodies.Body] | None = None
 
@@ -125,13 +125,13 @@ class Applier:
         work = application._work
         return application
 
-    def ask(self, request: Callable[[], Coroutine[Any, Any, T]], what: str) -> Application[T]:
+    def ask(self, request: Callable[[], Coroutine[Any, Any, T]], what: str) -> PendingRequest[T]:
         """Begin to make a request, from any thread, unless the caller gives it up before."""
         kwargs = invocation.kwargs_var.get({})
         name = '/'.join(filter(None, (kwargs.get('namespace'), kwargs.get('name'))))
         what += f" in a handler of {name}" if name else ""
         work = asyncio.run_coroutine_threadsafe(self._follow(request), self._loop)
-        return Application(work, what)
+        return PendingRequest(work, what)
 
     async def _follow(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         try:
@@ -198,7 +198,7 @@ def get_applier(name: str) -> Applier:
 
 def apply(
         manifest: Any, *, manager: str | None = None, force: bool = True,
-) -> Application[bodies.Body]:
+) -> PendingRequest[bodies.Body]:
     """
     Create or change an object by server-side apply, on the connections of the operator.
 
