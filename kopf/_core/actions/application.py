@@ -82,7 +82,7 @@ class Target(NamedTuple):
     client: api.Client
     resource: references.Resource
     logger: Any
-    observer: observers.Telling
+    observer: observers.Notifier
     fence: Fence | None = None
 
     @property

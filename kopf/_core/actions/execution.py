@@ -38,7 +38,7 @@ class Context:
     settings: configuration.OperatorSettings
     clock: clocks.Clock
     indices: Mapping[str, Any]
-    observer: observers.Telling = observers.NOBODY
+    observer: observers.Notifier = observers.NOBODY
     brakes: Brakes = NO_BRAKES
 
     def find_pause(self, raw: bodies.RawBody) -> pauses.Pause | None:

@@ -109,7 +109,7 @@ class Observer(Protocol):
         """
 
 
-class Telling:
+class Notifier:
     """Notifies the observers of actions, and logs the errors of the observers."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
@@ -191,5 +191,5 @@ class Telling:
                          f"errors of this observer are not logged.", exc_info=e)
 
 
-NOBODY = Telling(())
+NOBODY = Notifier(())
 """For operators without observers."""

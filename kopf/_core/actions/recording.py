@@ -26,7 +26,7 @@ Kubernetes limits all annotations of an object to 256 KiB together.
 """
 
 
-class Sighting(NamedTuple):
+class SeenStates(NamedTuple):
     """The states that handlers have seen, besides the last-handled state: see `cycles`."""
     base: bodies.BodyEssence | None = None
     divergent: bodies.BodyEssence | None = None
@@ -119,19 +119,19 @@ def restore(
     found = {
         handler.id: state for handler in declared
         if (state := fetch_state(handler.id, body=body, settings=settings, now=now)) is not None}
-    sighting = fetch_sighting(body, settings=settings)
-    if not found and sighting is None and (
+    seen = fetch_seen(body, settings=settings)
+    if not found and seen is None and (
             settings.persistence.progress_storage.touched(body=body) is None):
         return None
-    sighting = sighting or Sighting()
+    seen = seen or SeenStates()
     purpose = next(iter(found.values())).purpose if found else None
     return cycles.Cycle(
         reason=causes.Reason(purpose or causes.Reason.NOOP),
         states=progression.State(found),
         roots=frozenset(found),
         has_records=True,
-        base=sighting.base if found else None,
-        divergent=sighting.divergent,
+        base=seen.base if found else None,
+        divergent=seen.divergent,
     )
 
 
@@ -200,7 +200,7 @@ def make_progress(
     if cycle.reason in cycles.CHANGES:
         base = None if cycle.base is None else essences.advance(cycle.base, contributed, expected)
         since = settings.persistence.diffbase_storage.fetch(body=body)
-        encoded = encode_sighting(Sighting(base, cycle.divergent), since=since)
+        encoded = encode_seen(SeenStates(base, cycle.divergent), since=since)
     for scope in reversed(Scope):
         if scope == Scope.SIGHTINGS and len(encoded or '') > MAX_LENGTH:
             continue
@@ -279,8 +279,8 @@ def is_committed(
         settings: configuration.OperatorSettings,
 ) -> bool:
     """Whether the object has this conclusion: if so, the closing PATCH has been applied."""
-    expected = None if conclusion.divergent is None else Sighting(divergent=conclusion.divergent)
-    return old == conclusion.base and fetch_sighting(body, settings=settings) == expected
+    expected = None if conclusion.divergent is None else SeenStates(divergent=conclusion.divergent)
+    return old == conclusion.base and fetch_seen(body, settings=settings) == expected
 
 
 def is_too_large(conclusion: cycles.Conclusion, *, body: bodies.Body) -> bool:
@@ -294,9 +294,9 @@ def is_too_large(conclusion: cycles.Conclusion, *, body: bodies.Body) -> bool:
     return len(encoded) > min(room, MAX_LENGTH)
 
 
-def fetch_sighting(
+def fetch_seen(
         body: bodies.Body, *, settings: configuration.OperatorSettings,
-) -> Sighting | None:
+) -> SeenStates | None:
     """
     Read the states that handlers have seen; None if there is no record.
 
@@ -311,29 +311,29 @@ def fetch_sighting(
         record = json.loads(encoded)
         if record['version'] != VERSION or record['since'] != _fingerprint(
                 settings.persistence.diffbase_storage.fetch(body=body)):
-            return Sighting()
-        return Sighting(*(
+            return SeenStates()
+        return SeenStates(*(
             essences.strip(compaction.unpack(record[key])) if record.get(key) is not None else None
-            for key in Sighting._fields))
+            for key in SeenStates._fields))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return Sighting()
+        return SeenStates()
 
 
-def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> str | None:
+def encode_seen(seen: SeenStates, *, since: bodies.BodyEssence | None) -> str | None:
     """Make a record; None if nothing was seen. ``since`` is the current last-handled state."""
-    if sighting.base is None and sighting.divergent is None:
+    if seen.base is None and seen.divergent is None:
         return None
-    seen = {key: val for key, val in sighting._asdict().items() if val is not None}
-    record: dict[str, Any] = {'version': VERSION, 'since': _fingerprint(since), **seen}
+    states = {key: val for key, val in seen._asdict().items() if val is not None}
+    record: dict[str, Any] = {'version': VERSION, 'since': _fingerprint(since), **states}
     encoded = compaction.encode(record)
-    if compaction.has_digests(seen, encoded):
-        record.update((key, compaction.mark(essence)) for key, essence in seen.items())
+    if compaction.has_digests(states, encoded):
+        record.update((key, compaction.mark(essence)) for key, essence in states.items())
         encoded = compaction.encode(record)
     return encoded
 
 
 def _encode_divergent(conclusion: cycles.Conclusion) -> str | None:
-    return encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
+    return encode_seen(SeenStates(divergent=conclusion.divergent), since=conclusion.base)
 
 
 def _fingerprint(essence: bodies.BodyEssence | None) -> str:

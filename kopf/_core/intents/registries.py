@@ -241,7 +241,7 @@ class ResourceHandlers:
     The fields of event handlers, daemons, timers, and handlers of changes.
 
     They belong to the essence of objects, even if Kopf ignores them otherwise, e.g. in the status.
-    The last-handled states contain these fields, too: without them, all objects would look changed.
+    The last-handled states contain these fields: without them, all objects would look changed.
     """
 
     @functools.cached_property

@@ -106,7 +106,7 @@ class Gate:
         self._unfilled.setdefault(source, asyncio.Event())
         self._unlisted.add(source)
 
-    def listed(self, source: objects.Source) -> None:
+    def note_listed(self, source: objects.Source) -> None:
         """Note that the list of the source is complete."""
         self._unlisted.discard(source)
         self._check_filled(source)

@@ -154,7 +154,7 @@ class Informer(watching.Sink):
                 if item.inbox.pending is not None:
                     self._yield_to_namesake(item, item.inbox.pending)
                 self.schedule(item)
-        self._queue.gate.listed(self)
+        self._queue.gate.note_listed(self)
         self._on_listed()
 
     def unavailable(self, error: Exception | None) -> None:

@@ -46,7 +46,7 @@ Work = Callable[[], Awaitable[None]]
 """The remaining work for an item. It raises no errors: an error throttles only its object."""
 
 
-class Crew:
+class WorkerPool:
     """The workers of all queues of an operator, which ``settings.queueing.worker_limit`` limits."""
 
     def __init__(self) -> None:
@@ -85,12 +85,12 @@ class WorkQueue:
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
             processor: turns.Processor,
-            crew: Crew | None = None,
-            observer: observers.Telling = observers.NOBODY,
+            pool: WorkerPool | None = None,
+            observer: observers.Notifier = observers.NOBODY,
     ) -> None:
         """
         The ``alarms`` schedule the items that wait until some time. Several queues can share a
-        ``crew``, and so the limit of workers.
+        ``pool``, and so the limit of workers.
 
         :raises SettingsError: if the settings allow no workers.
         """
@@ -103,8 +103,8 @@ class WorkQueue:
         self.switch = switch
         self.alarms = alarms
         self.processor = processor
-        self._crew = crew if crew is not None else Crew()
-        self._crew.join(self)
+        self._pool = pool if pool is not None else WorkerPool()
+        self._pool.join(self)
         self._observer = observer
         self.gate = indexgates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
@@ -199,7 +199,7 @@ class WorkQueue:
         """Wait until no workers run."""
         while self._workers:
             await asyncio.wait(self._workers.values())
-        self._crew.note_end(self.settings.queueing.worker_limit)
+        self._pool.note_end(self.settings.queueing.worker_limit)
 
     def _is_postponed(self, item: Item) -> bool:
         """Whether the item is throttled, or waits for the echo of its own write."""
@@ -239,7 +239,7 @@ class WorkQueue:
 
     @property
     def _may_start(self) -> bool:
-        return self.switch.admits() and self._crew.has_room(self.settings.queueing.worker_limit)
+        return self.switch.admits() and self._pool.has_room(self.settings.queueing.worker_limit)
 
     def _find_capacity(self) -> priorities.Capacity:
         if len(self._lenient) < PATIENT_MINIMUM or not self.processor.is_congested():
@@ -284,7 +284,7 @@ class WorkQueue:
             self._finish(item)
         if not self.switch.is_stopping:
             self.pump()
-            self._crew.note_end(self.settings.queueing.worker_limit)
+            self._pool.note_end(self.settings.queueing.worker_limit)
 
     def _finish(self, item: Item) -> None:
         self._observer.passage(item.source.resource, item, observers.Passage.ENDED)
@@ -342,8 +342,8 @@ class WorkQueue:
             hanging = self._get_writing()  # including those whose threads have just returned
             await asyncio.wait(running, timeout=LAST_ATTEMPT)
         self.alarms.close()
-        self._crew.leave(self)
-        self._crew.note_end(self.settings.queueing.worker_limit)
+        self._pool.leave(self)
+        self._pool.note_end(self.settings.queueing.worker_limit)
 
     async def _run_saving(self, item: Item) -> None:
         try:

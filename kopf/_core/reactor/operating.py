@@ -141,7 +141,7 @@ class Operator:
         self._extensions = list(self._extend(self))
         observing = [each.observer for each in self._extensions if each.observer is not None]
         if observing:
-            self._env = dataclasses.replace(self._env, observer=observers.Telling(observing))
+            self._env = dataclasses.replace(self._env, observer=observers.Notifier(observing))
         served = [each.page for each in self._extensions if each.page is not None]
         if self._endpoint is not None:
             from kopf._core.engines.liveness import answering  # only if it is used

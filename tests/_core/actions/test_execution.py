@@ -71,7 +71,7 @@ def make_cause(kind=handlers.ChangingHandler, indices={}):
 def make_context(observer=None):
     return execution.Context(
         settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-        observer=observers.Telling(() if observer is None else [observer]))
+        observer=observers.Notifier(() if observer is None else [observer]))
 
 
 @pytest.fixture()

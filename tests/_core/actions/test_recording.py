@@ -13,9 +13,9 @@ from kopf._core.actions.cycles import Conclusion, Cycle
 from kopf._core.actions.progression import HandlerState, Outcome
 from kopf._core.actions.recording import (
     MAX_LENGTH,
-    Sighting,
-    encode_sighting,
-    fetch_sighting,
+    SeenStates,
+    encode_seen,
+    fetch_seen,
     fetch_state,
     is_committed,
     is_too_large,
@@ -243,7 +243,7 @@ def test_what_is_recorded_is_tagged_with_its_version_and_the_last_handled_state(
 
 @pytest.mark.parametrize('seen', [{'base': essence(1)}, {'divergent': essence(1)}])
 def test_states_that_nobody_has_seen_take_no_place_in_the_record(seen):
-    value = json.loads(encode_sighting(Sighting(**seen), since=None))
+    value = json.loads(encode_seen(SeenStates(**seen), since=None))
     assert value == {'version': 1, 'since': 'b5daf1f36ac2d78a', **seen}
 
 
@@ -268,7 +268,7 @@ def test_the_base_is_recorded_as_it_becomes_by_what_is_contributed():
     raw = record(
         settings, cycle, make_raw(settings, essence(0)),
         expected={'spec': {'f': 2, 'own': 1}}, contributed=[{'spec': {'own': 1}}])
-    assert fetch_sighting(Body(raw), settings=settings).base == {'spec': {'f': 1, 'own': 1}}
+    assert fetch_seen(Body(raw), settings=settings).base == {'spec': {'f': 1, 'own': 1}}
 
 
 def test_without_finished_handlers_nothing_is_recorded_of_what_was_seen():
@@ -300,9 +300,9 @@ def test_what_was_seen_before_the_object_was_handled_by_others_does_not_count(ma
     settings = make_settings(make)
     raw = record(
         settings, make_cycle('fn', divergent=essence(2)), make_raw(settings, essence(0)))
-    assert fetch_sighting(Body(raw), settings=settings) == (essence(1), essence(2))
+    assert fetch_seen(Body(raw), settings=settings) == (essence(1), essence(2))
     raw = handle(settings, raw, essence(7))
-    assert fetch_sighting(Body(raw), settings=settings) == Sighting()
+    assert fetch_seen(Body(raw), settings=settings) == SeenStates()
     restored = reload(settings, raw, 'fn')
     assert (restored.base, restored.divergent, restored.has_records) == (None, None, True)
 
@@ -312,7 +312,7 @@ def test_the_order_of_fields_in_the_last_handled_state_does_not_matter():
     raw = record(
         settings, make_cycle('fn'), make_raw(settings, {'spec': {'a': 1, 'b': {'c': 1, 'd': 2}}}))
     raw = handle(settings, raw, {'spec': {'b': {'d': 2, 'c': 1}, 'a': 1}})
-    assert fetch_sighting(Body(raw), settings=settings).base == essence(1)
+    assert fetch_seen(Body(raw), settings=settings).base == essence(1)
 
 
 DAMAGED = [
@@ -334,7 +334,7 @@ def test_unknown_and_damaged_records_of_a_cycle_are_ignored_and_then_removed(val
     since = json.loads(get_annotations(raw)[CYCLE_KEY])['since']
     value = value.replace('SINCE', f'"{since}"')
     raw = merge(raw, {'metadata': {'annotations': {CYCLE_KEY: value}}})
-    assert fetch_sighting(Body(raw), settings=settings) == Sighting()
+    assert fetch_seen(Body(raw), settings=settings) == SeenStates()
     cycle = reload(settings, raw, 'fn')
     assert (cycle.base, cycle.divergent) == (None, None)
     raw = close(settings, cycle, raw, conclusion=Conclusion(essence(1), None))
@@ -346,13 +346,13 @@ def test_unreadable_last_handled_states_make_no_record_count():
     raw = record(settings, make_cycle('fn'), make_raw(settings, essence(0)))
     raw = merge(raw, {'metadata': {'annotations': {
         'kopf.zalando.org/last-handled-configuration': '{'}}})
-    assert fetch_sighting(Body(raw), settings=settings) == Sighting()
+    assert fetch_seen(Body(raw), settings=settings) == SeenStates()
 
 
 def test_there_is_nothing_to_be_read_where_nothing_is_recorded():
     settings = make_settings()
-    assert fetch_sighting(Body(make_raw(settings, essence(0))), settings=settings) is None
-    assert encode_sighting(Sighting(), since=essence(0)) is None
+    assert fetch_seen(Body(make_raw(settings, essence(0))), settings=settings) is None
+    assert encode_seen(SeenStates(), since=essence(0)) is None
 
 
 # Records that are too large.
@@ -360,7 +360,7 @@ def test_there_is_nothing_to_be_read_where_nothing_is_recorded():
 
 def fill(length, since=None):
     """A base of which the record is of this length."""
-    rest = len(encode_sighting(Sighting(essence('')), since=since))
+    rest = len(encode_seen(SeenStates(essence('')), since=since))
     return essence('x' * (length - rest))
 
 
@@ -378,7 +378,7 @@ def test_with_too_large_records_finished_handlers_are_to_be_repeated(length, is_
         assert progress.repeated == {'fn'}
         assert set(restored.states) == {'new'}
         assert restored.base is None
-        assert fetch_sighting(Body(merge(raw, progress.patch)), settings=settings) is None
+        assert fetch_seen(Body(merge(raw, progress.patch)), settings=settings) is None
     else:
         assert progress.repeated == frozenset()
         assert set(restored.states) == {'fn', 'new'}
@@ -388,7 +388,7 @@ def test_with_too_large_records_finished_handlers_are_to_be_repeated(length, is_
 @pytest.mark.parametrize(('length', 'is_large'), [(MAX_LENGTH, False), (MAX_LENGTH + 1, True)])
 def test_conclusions_are_too_large_if_what_diverges_is(length, is_large):
     base = essence(0)
-    rest = len(encode_sighting(Sighting(divergent=essence('')), since=base))
+    rest = len(encode_seen(SeenStates(divergent=essence('')), since=base))
     conclusion = Conclusion(base, essence('x' * (length - rest)))
     assert is_too_large(conclusion, body=Body({})) is is_large
     assert not is_too_large(Conclusion(conclusion.divergent, None), body=Body({}))
@@ -520,7 +520,7 @@ def test_what_diverges_is_recorded_also_by_cycles_that_never_were():
         settings, make_cycle('fn'), make_raw(settings),
         conclusion=Conclusion(essence(1), essence(2)))
     raw = handle(settings, raw, essence(1))
-    assert fetch_sighting(Body(raw), settings=settings) == (None, essence(2))
+    assert fetch_seen(Body(raw), settings=settings) == (None, essence(2))
 
 
 def test_what_diverges_is_recorded_once():

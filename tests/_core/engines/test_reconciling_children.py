@@ -51,12 +51,12 @@ def news(store):
 
 
 @pytest.fixture()
-def shelf(store):
+def watch(store):
     """What the watch of the children feeds; its first list is empty."""
-    shelf = store.open(CONFIGMAPS, 'ns')
-    shelf.list_started(restored=False)
-    shelf.list_ended()
-    return shelf
+    watch = store.open(CONFIGMAPS, 'ns')
+    watch.list_started(restored=False)
+    watch.list_ended()
+    return watch
 
 
 def want(data='b', *, name='child', **more):
@@ -98,14 +98,14 @@ def test_a_response_makes_a_child_known_and_is_no_news(store, news):
     assert store.of('parent').keys() == {KEY} and not news
 
 
-def test_a_status_in_a_response_is_news_as_the_watch_will_not_tell_it(store, shelf, news):
+def test_a_status_in_a_response_is_news_as_the_watch_will_not_tell_it(store, watch, news):
     store.accept(CONFIGMAPS, {**make(2), 'status': {'ready': False}})
     assert news == ['parent']
     store.accept(CONFIGMAPS, {**make(4), 'status': {'ready': False}})
     assert news == ['parent']
     store.accept(CONFIGMAPS, {**make(6), 'status': {'ready': True}})
     assert news == ['parent', 'parent']
-    shelf.changed('MODIFIED', {**make(5), 'status': {'ready': True}}, b'')
+    watch.changed('MODIFIED', {**make(5), 'status': {'ready': True}}, b'')
     assert news == ['parent', 'parent']
 
 
@@ -116,181 +116,181 @@ def test_a_default_status_of_a_new_child_is_no_news(store, news):
     assert not news
 
 
-def test_the_echo_of_a_write_is_no_news(store, shelf, news):
+def test_the_echo_of_a_write_is_no_news(store, watch, news):
     store.accept(CONFIGMAPS, make(1))
-    shelf.changed('ADDED', make(1), b'')
+    watch.changed('ADDED', make(1), b'')
     assert not news
 
 
-def test_a_child_that_others_have_made_is_news(store, shelf, news):
-    shelf.changed('ADDED', make(1), b'')
+def test_a_child_that_others_have_made_is_news(store, watch, news):
+    watch.changed('ADDED', make(1), b'')
     assert news == ['parent'] and KEY in store.of('parent')
 
 
-def test_a_late_event_is_ignored(store, shelf, news):
+def test_a_late_event_is_ignored(store, watch, news):
     store.accept(CONFIGMAPS, make(5, data='new'))
-    shelf.changed('MODIFIED', make(3, data='old'), b'')
+    watch.changed('MODIFIED', make(3, data='old'), b'')
     assert not news and store.of('parent')[KEY].body['data'] == {'a': 'new'}
 
 
-def test_a_later_event_is_news(store, shelf, news):
+def test_a_later_event_is_news(store, watch, news):
     store.accept(CONFIGMAPS, make(5))
-    shelf.changed('MODIFIED', make(6), b'')
+    watch.changed('MODIFIED', make(6), b'')
     assert news == ['parent']
 
 
-def test_an_event_ahead_of_the_response_waits_for_it_and_is_no_news(store, shelf, news):
+def test_an_event_ahead_of_the_response_waits_for_it_and_is_no_news(store, watch, news):
     with store.writing(KEY):
-        shelf.changed('ADDED', make(1), b'')
+        watch.changed('ADDED', make(1), b'')
         assert not store.of('parent') and not news
         store.accept(CONFIGMAPS, make(1))
     assert KEY in store.of('parent') and not news
 
 
-def test_a_foreign_change_during_a_write_is_news_after_it(store, shelf, news):
+def test_a_foreign_change_during_a_write_is_news_after_it(store, watch, news):
     with store.writing(KEY):
-        shelf.changed('ADDED', make(1), b'')
-        shelf.changed('MODIFIED', make(2, fields=LOST), b'')
+        watch.changed('ADDED', make(1), b'')
+        watch.changed('MODIFIED', make(2, fields=LOST), b'')
         store.accept(CONFIGMAPS, make(1))
     assert news == ['parent'] and not store.of('parent')[KEY].is_as(want())
 
 
-def test_a_deletion_during_a_write_is_news_after_it(store, shelf, news):
-    shelf.changed('ADDED', make(1), b'')
+def test_a_deletion_during_a_write_is_news_after_it(store, watch, news):
+    watch.changed('ADDED', make(1), b'')
     news.clear()
     with store.writing(KEY):
-        shelf.changed('DELETED', make(3), b'')
+        watch.changed('DELETED', make(3), b'')
         store.accept(CONFIGMAPS, make(2))
     assert not store.of('parent') and news == ['parent']
 
 
-def test_a_deletion_during_a_write_leaves_nothing(store, shelf):
+def test_a_deletion_during_a_write_leaves_nothing(store, watch):
     uid = uuid.uuid4().hex
     with store.writing(KEY):
-        shelf.changed('DELETED', make(3, uid=uid), b'')
+        watch.changed('DELETED', make(3, uid=uid), b'')
         store.accept(CONFIGMAPS, make(2, uid=uid))
     gc.collect()
     assert not [each for each in gc.get_objects() if isinstance(each, Child) and each.uid == uid]
 
 
-def test_the_end_of_a_namesake_leaves_the_new_child(store, shelf, news):
-    shelf.changed('ADDED', make(1, uid='u1'), b'')
+def test_the_end_of_a_namesake_leaves_the_new_child(store, watch, news):
+    watch.changed('ADDED', make(1, uid='u1'), b'')
     store.accept(CONFIGMAPS, make(3, uid='u2'))
     news.clear()
-    shelf.changed('DELETED', make(2, uid='u1'), b'')
+    watch.changed('DELETED', make(2, uid='u1'), b'')
     assert store.of('parent')[KEY].uid == 'u2' and not news
 
 
-def test_a_namesake_of_another_uid_replaces_the_child(store, shelf):
-    shelf.changed('ADDED', make(1, uid='u1'), b'')
-    shelf.changed('ADDED', make(3, uid='u2'), b'')
+def test_a_namesake_of_another_uid_replaces_the_child(store, watch):
+    watch.changed('ADDED', make(1, uid='u1'), b'')
+    watch.changed('ADDED', make(3, uid='u2'), b'')
     assert store.of('parent')[KEY].uid == 'u2'
 
 
-def test_the_end_of_a_child_is_news(store, shelf, news):
+def test_the_end_of_a_child_is_news(store, watch, news):
     store.accept(CONFIGMAPS, make(1))
-    shelf.changed('DELETED', make(2), b'')
+    watch.changed('DELETED', make(2), b'')
     assert news == ['parent'] and not store.of('parent')
 
 
-def test_the_end_of_a_child_that_was_pruned_is_no_news(store, shelf, news):
+def test_the_end_of_a_child_that_was_pruned_is_no_news(store, watch, news):
     store.accept(CONFIGMAPS, make(1))
     store.of('parent')[KEY].note_deletion(is_pruned=True)
-    shelf.changed('MODIFIED', make(2, deletionTimestamp='2020-01-01T00:00:00Z'), b'')
+    watch.changed('MODIFIED', make(2, deletionTimestamp='2020-01-01T00:00:00Z'), b'')
     news.clear()
-    shelf.changed('DELETED', make(3), b'')
+    watch.changed('DELETED', make(3), b'')
     assert not news and not store.of('parent')
 
 
-def test_the_end_of_a_pruned_child_that_is_wanted_again_is_news(store, shelf, news):
+def test_the_end_of_a_pruned_child_that_is_wanted_again_is_news(store, watch, news):
     store.accept(CONFIGMAPS, make(1))
     store.of('parent')[KEY].note_deletion(is_pruned=True)
     store.of('parent')[KEY].expect_return()
-    shelf.changed('DELETED', make(3), b'')
+    watch.changed('DELETED', make(3), b'')
     assert news == ['parent']
 
 
-def test_a_late_event_does_not_bring_a_deleted_child_back_to_life(store, shelf):
+def test_a_late_event_does_not_bring_a_deleted_child_back_to_life(store, watch):
     store.accept(CONFIGMAPS, make(1))
     store.of('parent')[KEY].note_deletion(is_pruned=True)
-    shelf.changed('MODIFIED', make(2), b'')
+    watch.changed('MODIFIED', make(2), b'')
     assert store.of('parent')[KEY].is_deleting
 
 
 # Lists.
 
-def relist(shelf, *items, restored=False):
-    shelf.reopen()
-    shelf.list_started(restored=restored)
+def relist(watch, *items, restored=False):
+    watch.reopen()
+    watch.list_started(restored=restored)
     for item in items:
-        shelf.listed(item)
-    shelf.list_ended()
+        watch.listed(item)
+    watch.list_ended()
 
 
-def test_items_of_lists_lack_their_kind(store, shelf):
+def test_items_of_lists_lack_their_kind(store, watch):
     raw = make(1)
     del raw['apiVersion'], raw['kind']
-    relist(shelf, raw)
+    relist(watch, raw)
     assert store.of('parent')[KEY].body['kind'] == 'ConfigMap'
 
 
-def test_a_list_with_the_same_is_no_news(store, shelf, news):
+def test_a_list_with_the_same_is_no_news(store, watch, news):
     store.accept(CONFIGMAPS, make(1))
-    relist(shelf, make(1))
+    relist(watch, make(1))
     assert not news
 
 
-def test_a_list_shows_what_was_changed_and_what_is_gone(store, shelf, news):
+def test_a_list_shows_what_was_changed_and_what_is_gone(store, watch, news):
     for name in ('a', 'b', 'c'):
-        shelf.changed('ADDED', make(1, uid=name, name=name), b'')
+        watch.changed('ADDED', make(1, uid=name, name=name), b'')
     news.clear()
-    relist(shelf, make(1, uid='a', name='a'), make(2, uid='b', name='b'))
+    relist(watch, make(1, uid='a', name='a'), make(2, uid='b', name='b'))
     assert [key.name for key in store.of('parent')] == ['a', 'b'] and news == ['parent'] * 2
 
 
-def test_a_list_shows_that_a_child_is_gone_of_which_only_the_response_was_seen(store, shelf, news):
+def test_a_list_shows_that_a_child_is_gone_of_which_only_the_response_was_seen(store, watch, news):
     store.accept(CONFIGMAPS, make(1))
-    relist(shelf)
+    relist(watch)
     assert not store.of('parent') and news == ['parent']
 
 
-def test_a_child_that_is_made_while_the_list_comes_is_not_gone(store, shelf, news):
-    shelf.list_started(restored=False)
+def test_a_child_that_is_made_while_the_list_comes_is_not_gone(store, watch, news):
+    watch.list_started(restored=False)
     store.accept(CONFIGMAPS, make(1))
-    shelf.list_ended()
+    watch.list_ended()
     assert KEY in store.of('parent') and not news
 
 
-def test_a_list_of_a_restored_backup_counts_though_it_is_older(store, shelf, news):
+def test_a_list_of_a_restored_backup_counts_though_it_is_older(store, watch, news):
     store.accept(CONFIGMAPS, make(9, data='new'))
-    relist(shelf, make(5, data='old'), restored=True)
+    relist(watch, make(5, data='old'), restored=True)
     assert store.of('parent')[KEY].body['data'] == {'a': 'old'} and news == ['parent']
 
 
 def test_children_are_listed_when_the_list_is_complete(store):
     calls = []
     store.on_listed = lambda: calls.append('listed')
-    shelf = store.open(CONFIGMAPS, 'ns')
-    shelf.list_started(restored=False)
+    watch = store.open(CONFIGMAPS, 'ns')
+    watch.list_started(restored=False)
     assert not store.is_listed(CONFIGMAPS, 'ns') and not calls
-    shelf.list_ended()
+    watch.list_ended()
     assert store.is_listed(CONFIGMAPS, 'ns') and calls == ['listed']
     assert not store.is_listed(CONFIGMAPS, 'other') and not store.is_listed(THINGS, 'ns')
 
 
-def test_children_are_listed_anew_after_a_pause(store, shelf):
-    assert store.open(CONFIGMAPS, 'ns') is shelf
+def test_children_are_listed_anew_after_a_pause(store, watch):
+    assert store.open(CONFIGMAPS, 'ns') is watch
     assert not store.is_listed(CONFIGMAPS, 'ns')
 
 
 def test_a_cluster_wide_list_is_for_all_namespaces(store):
-    shelf = store.open(CONFIGMAPS, None)
-    shelf.list_started(restored=False)
-    shelf.list_ended()
+    watch = store.open(CONFIGMAPS, None)
+    watch.list_started(restored=False)
+    watch.list_ended()
     assert store.is_listed(CONFIGMAPS, 'ns') and store.is_listed(CONFIGMAPS, None)
 
 
-def test_for_cluster_scoped_parents_all_served_namespaces_are_listed(store, shelf):
+def test_for_cluster_scoped_parents_all_served_namespaces_are_listed(store, watch):
     assert store.is_listed(CONFIGMAPS, None)
     other = store.open(CONFIGMAPS, 'other')
     assert not store.is_listed(CONFIGMAPS, None) and store.is_listed(CONFIGMAPS, 'ns')
@@ -299,18 +299,18 @@ def test_for_cluster_scoped_parents_all_served_namespaces_are_listed(store, shel
     assert store.is_listed(CONFIGMAPS, None)
 
 
-def test_children_of_kinds_that_are_not_watched_are_forgotten(store, shelf, news):
-    shelf.changed('ADDED', make(1), b'')
+def test_children_of_kinds_that_are_not_watched_are_forgotten(store, watch, news):
+    watch.changed('ADDED', make(1), b'')
     store.close(CONFIGMAPS, 'ns')
     assert not store.of('parent') and news == ['parent'] * 2
 
 
 # Labels that others have changed.
 
-def test_a_child_whose_label_is_changed_is_no_child_any_more(store, shelf, news):
-    shelf.changed('ADDED', make(1), b'')
+def test_a_child_whose_label_is_changed_is_no_child_any_more(store, watch, news):
+    watch.changed('ADDED', make(1), b'')
     news.clear()
-    shelf.changed('MODIFIED', make(2, labels={OWNER_LABEL: 'other'}), b'')
+    watch.changed('MODIFIED', make(2, labels={OWNER_LABEL: 'other'}), b'')
     assert not store.of('parent') and KEY in store.of('other')
     assert sorted(news) == ['other', 'parent']
 
@@ -340,8 +340,8 @@ def test_labels_alone_prove_nothing(store, namespace):
 
 
 @pytest.mark.parametrize('namespace', ['ns', None])
-def test_owner_references_prove_whose_a_child_is(store, shelf, namespace):
-    shelf.changed('ADDED', forge(owners=[REFERENCE]), b'')
+def test_owner_references_prove_whose_a_child_is(store, watch, namespace):
+    watch.changed('ADDED', forge(owners=[REFERENCE]), b'')
     assert len(read(store, namespace=namespace)) == 1
 
 
@@ -363,9 +363,9 @@ def test_labels_that_others_have_set_prove_nothing_though_the_handler_has_set_ot
     assert read(store) == []
 
 
-def test_a_child_whose_label_is_changed_belongs_to_its_controller(store, shelf):
+def test_a_child_whose_label_is_changed_belongs_to_its_controller(store, watch):
     fields = {**FIELDS, 'f:metadata': {'f:labels': {f'f:{HANDLER_LABEL}': {}}}}
-    shelf.changed('ADDED', forge(fields=fields, owners=[REFERENCE], owner='other'), b'')
+    watch.changed('ADDED', forge(fields=fields, owners=[REFERENCE], owner='other'), b'')
     assert len(read(store)) == 1 and read(store, 'other') == []
 
 
@@ -376,11 +376,11 @@ def test_children_are_found_in_the_namespace_of_the_object_by_default(store):
     assert children.get('cm', 'child', namespace='other') is not None
 
 
-def test_there_is_no_default_namespace_for_children_of_cluster_scoped_objects(store, shelf):
+def test_there_is_no_default_namespace_for_children_of_cluster_scoped_objects(store, watch):
     children = OperatorChildren(store, 'parent', None)
     with pytest.raises(ValueError, match="needs the namespace of configmaps.v1 'child'"):
         children.get('cm', 'child')
-    shelf.changed('ADDED', make(1), b'')
+    watch.changed('ADDED', make(1), b'')
     assert children.get('cm', 'child', namespace='ns') is not None
 
 
@@ -400,27 +400,27 @@ def test_a_child_is_in_order_after_its_manifest_was_applied(store):
     assert store.of('parent')[KEY].is_as(want())
 
 
-def test_a_child_is_in_order_after_a_start_if_all_its_fields_are_owned(store, shelf):
-    relist(shelf, make(1))
+def test_a_child_is_in_order_after_a_start_if_all_its_fields_are_owned(store, watch):
+    relist(watch, make(1))
     assert store.of('parent')[KEY].is_as(want())
 
 
-def test_a_child_stays_in_order_when_others_change_other_things(store, shelf):
+def test_a_child_stays_in_order_when_others_change_other_things(store, watch):
     store.accept(CONFIGMAPS, make(1))
-    shelf.changed('MODIFIED', {**make(2), 'status': {'x': 'y'}}, b'')
+    watch.changed('MODIFIED', {**make(2), 'status': {'x': 'y'}}, b'')
     assert store.of('parent')[KEY].is_as(want())
 
 
 @pytest.mark.parametrize('fields', [LOST, {}, None], ids=['some', 'all', 'the manager'])
-def test_a_child_that_has_lost_fields_is_not_in_order(store, shelf, fields):
+def test_a_child_that_has_lost_fields_is_not_in_order(store, watch, fields):
     store.accept(CONFIGMAPS, make(1))
-    shelf.changed('MODIFIED', make(2, fields=fields), b'')
+    watch.changed('MODIFIED', make(2, fields=fields), b'')
     assert not store.of('parent')[KEY].is_as(want())
 
 
 @pytest.mark.parametrize('fields', [LOST, {}, None], ids=['some', 'all', 'the manager'])
-def test_a_child_that_has_lost_fields_is_not_in_order_after_a_start(store, shelf, fields):
-    relist(shelf, make(1, fields=fields))
+def test_a_child_that_has_lost_fields_is_not_in_order_after_a_start(store, watch, fields):
+    relist(watch, make(1, fields=fields))
     assert not store.of('parent')[KEY].is_as(want())
 
 
@@ -429,20 +429,20 @@ def test_a_child_of_another_manifest_is_not_in_order(store):
     assert not store.of('parent')[KEY].is_as(want())
 
 
-def test_fields_that_the_api_server_does_not_record_cause_no_writes_again(store, shelf):
+def test_fields_that_the_api_server_does_not_record_cause_no_writes_again(store, watch):
     """The response is the best that there will be, also when only others' fields change later."""
     store.accept(CONFIGMAPS, make(1, fields=LOST))
     assert store.of('parent')[KEY].is_as(want())
-    shelf.changed('MODIFIED', {**make(2, fields=LOST), 'status': {}}, b'')
+    watch.changed('MODIFIED', {**make(2, fields=LOST), 'status': {}}, b'')
     assert store.of('parent')[KEY].is_as(want())
 
 
 # What handlers see.
 
-def test_what_the_api_server_does_not_record_is_learned_from_one_child_for_all(store, shelf):
+def test_what_the_api_server_does_not_record_is_learned_from_one_child_for_all(store, watch):
     keys = [KEY._replace(name='one'), KEY._replace(name='two')]
     for key in keys:
-        shelf.listed(make(1, uid=key.name, name=key.name, binaryData={}))
+        watch.listed(make(1, uid=key.name, name=key.name, binaryData={}))
 
     def is_in_order(key):
         return store.of('parent')[key].is_as(want(name=key.name, binaryData={}))
@@ -491,13 +491,13 @@ def test_handlers_see_each_child_with_its_own_values(store, first, data):
     assert bodies['child'].metadata.uid == 'u1'
 
 
-def test_a_child_takes_less_than_a_kilobyte(store, shelf):
+def test_a_child_takes_less_than_a_kilobyte(store, watch):
     raws = [make(number, uid=str(uuid.uuid4()), name=f'child-{number}') for number in range(1000)]
     gc.collect()
     tracemalloc.start()
     try:
         for raw in raws:
-            shelf.changed('ADDED', copy.deepcopy(raw), b'')
+            watch.changed('ADDED', copy.deepcopy(raw), b'')
         gc.collect()
         size, _ = tracemalloc.get_traced_memory()
     finally:

@@ -91,7 +91,7 @@ class Replica:
         binding = registries.resolve(registry, [RESOURCE])
         self.feed = self.division.open(RESOURCE, None, binding.handlers[RESOURCE])
         self.division.seal()
-        self.crew = queueing.Crew()
+        self.pool = queueing.WorkerPool()
         self._watching = None
         if lists:
             self.list()
@@ -128,7 +128,7 @@ class Replica:
 
     def begin(self, grant):
         self.division.include(contextvars.copy_context().run(
-            shardworks.Shard, self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
+            shardworks.Shard, self.env, grant, own=self.own, hub=self.hub, pool=self.pool,
             indexers=self.indexers, await_indexing=self.division.indices.wait_indexed))
 
     async def release(self, shard):

@@ -121,7 +121,7 @@ async def test_attempts_of_activities_are_told():
     await activities.run_activity(
         registry=registry, activity=causes.Activity.STARTUP, memo=kopf.Memo(), context=Context(
             settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-            observer=observers.Telling([observer])))
+            observer=observers.Notifier([observer])))
     (handler_id, outcome, error, _), = observer.get('attempt')
     assert (handler_id, outcome.final, error) == ('fn', True, None)
 
@@ -137,7 +137,7 @@ async def test_attempts_of_webhooks_are_told():
     reviewer = reviewing.Reviewer(
         directory=webhooks.Directory(handlers),
         context=Context(settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-                        observer=observers.Telling([observer])),
+                        observer=observers.Notifier([observer])),
         find=lambda resource: (resource, handlers), get_memo=lambda *_: kopf.Memo())
     await reviewer({'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview', 'request': {
         'uid': 'uid1', 'operation': 'CREATE', 'object': {'metadata': {'name': 'x'}},

@@ -14,7 +14,7 @@ from kopf._cogs.cluster import discovery, tracking
 from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
-from kopf._core.engines.reconciling.children import Shelf
+from kopf._core.engines.reconciling.children import ChildWatch
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.path.intake import Informer
 from kopf._core.reactor.watches import consumers, orchestration
@@ -233,7 +233,7 @@ async def test_late_and_vanished_namespaces_are_followed(watched, serve_all, han
 async def test_nothing_is_left_of_namespaces_that_come_and_go(
         watched, registry, settings, client, handle, until):
     def find_all():
-        return [each for each in gc.get_objects() if type(each) in (Informer, Pulse, Shelf)]
+        return [each for each in gc.get_objects() if type(each) in (Informer, Pulse, ChildWatch)]
 
     gc.collect()
     foreign = find_all()  # of other tests

@@ -249,7 +249,7 @@ class Operator:
         env = saving.Environment(
             client=self.client, settings=self.settings, clock=Clock(), memo=self.memo,
             indices=self.indexers,
-            observer=observers.Telling(() if observer is None else [observer]))
+            observer=observers.Notifier(() if observer is None else [observer]))
         self.switch = switches.Switch()
         self.alarms = wakeups.Wakeups()
         self.processor = turns.Processor(

@@ -450,7 +450,7 @@ def test_loss_of_the_lease_is_no_error(recording):
 @pytest.fixture()
 def context(recording):
     return Context(settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-                   observer=observers.Telling([recording.tracer]))
+                   observer=observers.Notifier([recording.tracer]))
 
 
 async def test_handlers_of_the_operator_itself_are_spans(registry, recording, context):
@@ -676,6 +676,6 @@ def test_operators_with_other_observers_are_traced_too(recording):
     asyncio.run(activities.run_activity(
         registry=declared, activity=causes.Activity.CLEANUP, memo=kopf.Memo(),
         context=Context(settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-                        observer=observers.Telling([recording.tracer, Other()]))))
+                        observer=observers.Notifier([recording.tracer, Other()]))))
     assert told == [True]
     assert recording.names == ['handler fn']

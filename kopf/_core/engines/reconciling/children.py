@@ -276,7 +276,7 @@ class ChildStore:
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
         self._shapes: dict[tuple[references.Resource, str], Shape] = {}
-        self._shelves: dict[references.Resource, dict[references.Namespace, Shelf]] = {}
+        self._informers: dict[references.Resource, dict[references.Namespace, ChildWatch]] = {}
 
     def register(self, manager: str) -> str:
         """Note a field manager; return the value of the label of its children."""
@@ -284,21 +284,21 @@ class ChildStore:
         self._managers[label] = manager
         return label
 
-    def open(self, resource: references.Resource, namespace: references.Namespace) -> 'Shelf':
+    def open(self, resource: references.Resource, namespace: references.Namespace) -> 'ChildWatch':
         """
         Get the sink for a watch of the children of one kind in one namespace.
 
         The watch begins with a list. Until the list is complete, handlers that own the kind are not
         called: after a pause, other operators can have changed the children.
         """
-        shelves = self._shelves.setdefault(resource, {})
-        shelf = shelves.setdefault(namespace, Shelf(self, resource, namespace))
-        shelf.reopen()
-        return shelf
+        informers = self._informers.setdefault(resource, {})
+        informer = informers.setdefault(namespace, ChildWatch(self, resource, namespace))
+        informer.reopen()
+        return informer
 
     def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
         """Forget the children of one kind in one namespace."""
-        _drop(self._shelves, resource, namespace)
+        _drop(self._informers, resource, namespace)
         for child in self.find_all(resource, namespace):
             self.remove(child.key, child.uid)
 
@@ -309,13 +309,13 @@ class ChildStore:
         A cluster-scoped parent has none in those namespaces where they must not be listed.
         """
         needed = self._select(resource, namespace) or self._select(resource, None)
-        return any(shelf.is_listed for shelf in needed) and all(
-            shelf.is_listed or shelf.is_forbidden for shelf in needed)
+        return any(informer.is_listed for informer in needed) and all(
+            informer.is_listed or informer.is_forbidden for informer in needed)
 
     def find_forbidden(self, resource: references.Resource) -> Collection[references.Namespace]:
         """Find the namespaces in which the children of the kind must not be listed."""
-        return [namespace for namespace, shelf in self._shelves.get(resource, {}).items()
-                if shelf.is_forbidden]
+        return [namespace for namespace, informer in self._informers.get(resource, {}).items()
+                if informer.is_forbidden]
 
     def is_listed(self, resource: references.Resource, namespace: str | None) -> bool:
         """
@@ -324,13 +324,13 @@ class ChildStore:
         With None, it is about all namespaces that the operator serves.
         """
         needed = self._select(resource, namespace)
-        return bool(needed) and all(shelf.is_listed for shelf in needed)
+        return bool(needed) and all(informer.is_listed for informer in needed)
 
-    def _select(self, resource: references.Resource, namespace: str | None) -> 'Collection[Shelf]':
-        """Select the shelves with children in the namespace: its own one, and that of all."""
-        shelves = self._shelves.get(resource, {})
-        names = shelves if namespace is None else (None, references.NamespaceName(namespace))
-        return [shelves[name] for name in names if name in shelves]
+    def _select(self, resource: references.Resource, namespace: str | None) -> list['ChildWatch']:
+        """Select the informers with children in the namespace: its own one, and that of all."""
+        informers = self._informers.get(resource, {})
+        names = informers if namespace is None else (None, references.NamespaceName(namespace))
+        return [informers[name] for name in names if name in informers]
 
     @contextlib.contextmanager
     def writing(self, key: desired.Key) -> Iterator[None]:
@@ -384,7 +384,7 @@ class ChildStore:
 
     def find_namespaced(self, selector: references.Selector) -> references.Resource | None:
         """Find a namespaced kind of children by the selector."""
-        known = [*self._shelves, *(resource for resource, _ in list(self._shapes))]
+        known = [*self._informers, *(resource for resource, _ in list(self._shapes))]
         return next((
             resource for resource in known
             if resource.namespaced and selector.check(resource)), None)
@@ -496,7 +496,7 @@ def _get_label(raw: bodies.RawBody, name: str) -> str:
     return (raw['metadata'].get('labels') or {}).get(name) or ''
 
 
-class Shelf(watching.Sink):
+class ChildWatch(watching.Sink):
     """The children of one kind in one namespace, as one watch shows them."""
 
     def __init__(

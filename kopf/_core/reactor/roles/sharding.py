@@ -53,7 +53,7 @@ class Sharding(divisions.Division):
             env, hub=hub, indexers=indexers,
             partition=partitions.Partition(self._group.count, settings.sharding.by))
         self._env, self._hub, self._indexers = env, hub, indexers
-        self._crew = queueing.Crew()
+        self._pool = queueing.WorkerPool()
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._ending: dict[holdings.Grant, tuple[shardworks.Shard, asyncio.Task[None]]] = {}
@@ -126,7 +126,7 @@ class Sharding(divisions.Division):
                 gained.append(shard)
                 self.include(contextvars.copy_context().run(
                     shardworks.Shard, self._env, grant, own=self._own, hub=self._hub,
-                    crew=self._crew, indexers=self._indexers,
+                    pool=self._pool, indexers=self._indexers,
                     await_indexing=self.indices.wait_indexed))
         self._lead()
         total = f"{len(self.held)} of {self._group.count} shards are held now."

@@ -35,7 +35,7 @@ class Shard(works.Works, api.Tenure):
             *,
             own: holdings.Holdings,
             hub: Hub,
-            crew: queueing.Crew,
+            pool: queueing.WorkerPool,
             indexers: indexing.OperatorIndexers,
             await_indexing: turns.AwaitIndexing,
     ) -> None:
@@ -47,7 +47,7 @@ class Shard(works.Works, api.Tenure):
         super().__init__(
             dataclasses.replace(env, client=client), switch=switches.Switch(confirm=self.confirm),
             hub=hub, indexers=indexers, fills=lambda handler: handler.sharded,
-            await_indexing=await_indexing, crew=crew)
+            await_indexing=await_indexing, pool=pool)
 
     @property
     def term(self) -> int | None:

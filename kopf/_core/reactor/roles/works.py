@@ -27,7 +27,7 @@ class Works:
             fills: Callable[[handlers.IndexingHandler], bool] = lambda handler: True,
             await_indexing: turns.AwaitIndexing | None = None,
             only_indexing: bool = False,
-            crew: queueing.Crew | None = None,
+            pool: queueing.WorkerPool | None = None,
             on_listed: Callable[[], None] = lambda: None,
     ) -> None:
         """
@@ -42,7 +42,7 @@ class Works:
             await_indexing=await_indexing, only_indexing=only_indexing)
         self.spawner = processor.spawner
         self.queue = queueing.WorkQueue(
-            settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew,
+            settings=env.settings, switch=switch, alarms=alarms, processor=processor, pool=pool,
             observer=env.observer)
         self.informers = intake.InformerFactory(self.queue, on_listed=on_listed)
 
