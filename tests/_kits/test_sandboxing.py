@@ -64,9 +64,12 @@ def start(tmp_path):
 
     yield start
     for process in processes:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        process.terminate()  # so that it removes its temporary files
+        try:
+            process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 @pytest.fixture()
