@@ -214,12 +214,16 @@ async def finish_tasks(
     """
     Wait until all tasks of the event loop have ended, except the ignored ones and the current one.
 
-    After the timeout, the tasks are cancelled, and so are the tasks that they start then.
+    After the timeout, the tasks are cancelled, and so are the tasks that they start then. While
+    another operator runs in the event loop, no task is: all of them can belong to that operator.
     """
     underway = inflight.Calls() if underway is None else underway
 
     def find() -> list[asyncio.Task[Any]]:
-        current = asyncio.current_task()
+        loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        for core in [ref() for ref in _shutdowns.keyrefs()]:
+            if core is not None and core.get_loop() is loop and not core.done():
+                return []
         return [task for task in asyncio.all_tasks() if task not in ignored and task is not current]
 
     if hung := find():

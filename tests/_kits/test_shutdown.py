@@ -47,6 +47,20 @@ async def test_tasks_left_behind_are_cancelled_at_once_with_the_one_who_waits(lo
 
 
 @pytest.mark.looptime
+async def test_tasks_are_spared_while_another_operator_runs_in_the_loop(settings, looptime):
+    ignored = asyncio.all_tasks()
+    core, task = (asyncio.create_task(asyncio.sleep(1000)) for _ in range(2))
+    shutdown.start(core, inflight.Calls(), settings)
+    await shutdown.finish_tasks(ignored=ignored)
+    assert not core.done() and not task.done()
+    assert looptime == 0
+    core.cancel()
+    await asyncio.wait([core])
+    await shutdown.finish_tasks(ignored=ignored)
+    assert task.cancelled()
+
+
+@pytest.mark.looptime
 async def test_tasks_left_behind_for_too_long_are_cancelled_and_named(looptime, caplog):
     ignored = asyncio.all_tasks()
     task = asyncio.create_task(asyncio.sleep(1000), name='leftover')
