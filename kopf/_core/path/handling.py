@@ -657,8 +657,8 @@ class Handling:
         if self.saver.raw is not before:
             self._now = self.env.clock.now()
             self._cause = None
-        elif outcome.patch or outcome.result is not None:
-            self._cause = None
+        elif outcome.patch or outcome.result is not None or bodies.get_copies(cause.body):
+            self._cause = None  # the next handler does not see what this one has changed in place
 
     async def _execute_children(
             self,
