@@ -185,6 +185,8 @@ def _enqueue(
     if not own.enabled or (level is not None and level < own.level):
         return
     backoffs = own.default_backoffs if backoffs is None else backoffs
+    type, reason, message = (  # many pass an exception as the message
+        '' if value is None else str(value) for value in (type, reason, message))
     when = datetime.datetime.now(datetime.UTC)
     for ref in _iter_references(objs):
         if not ref.get('kind') or not ref.get('name'):

@@ -117,6 +117,15 @@ def test_exceptions_are_described(queue, kwargs, reason, message):
     assert (event.reason, event.message) == (reason, message)
 
 
+@pytest.mark.parametrize(('message', 'text'), [
+    (ValueError("boo!"), "boo!"), (5, '5'), ({'a': 1}, "{'a': 1}"), (None, ''),
+])
+def test_messages_can_be_of_any_type(queue, message, text):
+    kopf.warn(OBJ, reason=ValueError, message=message)
+    event = queue.get_nowait()
+    assert (event.reason, event.message) == ("<class 'ValueError'>", text)
+
+
 def test_exceptions_are_not_needed(queue):
     kopf.exception(OBJ, message='some message')
     event, = drain(queue)
