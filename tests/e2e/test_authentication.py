@@ -92,6 +92,48 @@ def login(**_):
     assert len(op.find("Activity 'login' succeeded")) == 2
 
 
+async def test_the_reason_is_the_last_line_if_namespaces_are_served(operator, declare, kind):
+    op = operator(declare(f'''
+@kopf.on.login()
+def login(**_):
+    return kopf.ConnectionInfo(**SERVER, token='wrong')
+{NOTHING}
+'''), kind=kind, scope=('--namespace=one', '--namespace=two', '--standalone'))
+    assert await op.wait() == 1
+    assert op.lines[-1].startswith('Error: The API rejects the credentials')
+    assert not op.find('Traceback')
+
+
+async def test_a_login_that_fails_later_ends_the_operator_without_tracebacks(
+        operator, declare, kind, kube,
+):
+    op = operator(declare('''
+import datetime
+logins = []
+@kopf.on.login(retries=1)
+def login(**_):
+    logins.append(1)
+    print("login", len(logins))
+    if len(logins) > 1:
+        raise kopf.PermanentError("the role is revoked")
+    expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=3)
+    return kopf.ConnectionInfo(**SERVER, token=TOKEN, expiration=expiration)
+@kopf.timer(*KIND, interval=0.5)
+def tick(patch, retry, **_):
+    patch.metadata.labels['tick'] = str(datetime.datetime.now().timestamp())
+@kopf.daemon(*KIND)
+async def daemon(patch, stopped, **_):
+    await stopped.wait(3.5)
+    patch.metadata.labels['daemon'] = 'late'
+'''), kind=kind)
+    await kube.create(kind, 'one')
+    assert await op.wait() == 1
+    assert op.lines[-1].startswith('Error: All login handlers have failed')
+    assert 'the role is revoked' in op.lines[-1]
+    assert not op.find('Traceback')
+    assert not op.find('login 3')
+
+
 async def test_failed_logins_end_the_operator(operator, kind):
     op = operator('''
 @kopf.on.login(retries=2)

@@ -213,6 +213,8 @@ class Vault:
         raise credentials.LoginError(self._failure)
 
     async def _renew(self) -> credentials.Credentials:
+        if self._failed.is_set():
+            raise credentials.LoginError(self._failure)
         if self._lost_since is None:
             self._lost_since = asyncio.get_running_loop().time()
         self.waiting_since = self._lost_since

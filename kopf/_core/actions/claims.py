@@ -99,9 +99,8 @@ class Ledger(NamedTuple):
         if view is None:
             return Verdict.SAME
         is_changed = (
-            finalizers.is_deleting(newest) != view.deleting
-            or view.has_finalizer != finalizers.is_present(
-                newest, self.settings.persistence.finalizer)
+            view.has_finalizer != finalizers.is_present(newest, self.settings.persistence.finalizer)
+            or finalizers.is_deleting(newest) != view.deleting
             or (view.essence if newest is view.raw else self.build_essence(newest)) != (
                 view.essence if expected is None else expected))
         return Verdict.CHANGED if is_changed else Verdict.SAME

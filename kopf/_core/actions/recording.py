@@ -294,9 +294,7 @@ def is_too_large(conclusion: cycles.Conclusion, *, body: bodies.Body) -> bool:
     return len(encoded) > min(room, MAX_LENGTH)
 
 
-def fetch_seen(
-        body: bodies.Body, *, settings: configuration.OperatorSettings,
-) -> SeenStates | None:
+def fetch_seen(body: bodies.Body, *, settings: configuration.OperatorSettings) -> SeenStates | None:
     """
     Read the states that handlers have seen; None if there is no record.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import bodies
+from kopf._cogs.structs import bodies, credentials
 from kopf._core.actions import application
 
 
@@ -35,7 +35,7 @@ class Throttler:
                     f"A conflict; trying again in {delay} seconds on the newest state: {e}")
                 return
         self.is_told = True
-        is_own = not isinstance(e, errors.APIError)  # the code tells nothing about others
+        is_own = not isinstance(e, errors.APIError | credentials.LoginError)  # by Kopf's code
         logger.error(
             f"Throttling for {delay} seconds due to an unexpected error: {e!r}{errors.advise(e)}",
             exc_info=(type(e), e, e.__traceback__) if is_own else None)

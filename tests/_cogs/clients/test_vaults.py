@@ -288,6 +288,20 @@ async def test_those_who_watch_over_the_vault_are_told_when_it_is_over():
         await guard
 
 
+async def test_a_login_that_has_failed_is_not_repeated():
+    logins = []
+
+    async def login():
+        logins.append(1)
+        raise LoginError("boo!")
+
+    vault = Vault(login=login)
+    for _ in range(3):
+        with pytest.raises(LoginError, match="boo!"):
+            await vault.obtain()
+    assert len(logins) == 1
+
+
 @pytest.mark.looptime
 async def test_it_is_known_since_when_new_credentials_are_waited_for():
     async def login():

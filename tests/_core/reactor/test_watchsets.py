@@ -2,6 +2,7 @@
 What a set of watches tells of them.
 """
 import asyncio
+import gc
 
 import pytest
 
@@ -40,6 +41,16 @@ def ends():
 @pytest.fixture()
 def watches(ends):
     return WatchSet(lambda: ends.append(1))
+
+
+@testing.virtual_time
+async def test_an_error_that_nobody_checks_is_not_reported_by_asyncio(watches, caplog):
+    watches.start(KEY, Watch(fails_after=1), name='one')
+    await asyncio.sleep(2)
+    await watches.stop_all()
+    gc.collect()
+    await asyncio.sleep(1)
+    assert not caplog.messages
 
 
 @testing.virtual_time

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from kopf._cogs.aiokits import alarms, threads, timeouts, wakeups
 from kopf._cogs.clients import api
 from kopf._cogs.clients import errors as apierrors
-from kopf._cogs.structs import bodies, dicts, patches, references
+from kopf._cogs.structs import bodies, credentials, dicts, patches, references
 from kopf._core.actions import application, execution, loggers, progression, throttlers
 from kopf._core.intents import causes, handlers, stopping
 
@@ -395,7 +395,8 @@ class Companion:
         """End, or sleep until the next attempt. The task can be cancelled before its first step."""
         until: float | None = None
         try:
-            until = self._get_repetition() if task.cancelled() else task.result()
+            with contextlib.suppress(credentials.LoginError):  # which ends the operator
+                until = self._get_repetition() if task.cancelled() else task.result()
         finally:
             self.task = self._context = None
             self.companions.rest()

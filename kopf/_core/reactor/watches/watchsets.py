@@ -60,6 +60,8 @@ class WatchSet(Generic[K]):
 
     def note_end(self, task: asyncio.Task[None]) -> None:
         """Note that a watch has ended, or another task that belongs to a watch."""
+        if not task.cancelled():
+            task.exception()  # for `check`; if the operator exits before that, asyncio is silent
         self._ended.append(task)
         self._on_end()
 
