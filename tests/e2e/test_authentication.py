@@ -92,18 +92,6 @@ def login(**_):
     assert len(op.find("Activity 'login' succeeded")) == 2
 
 
-async def test_the_reason_is_the_last_line_if_namespaces_are_served(operator, declare, kind):
-    op = operator(declare(f'''
-@kopf.on.login()
-def login(**_):
-    return kopf.ConnectionInfo(**SERVER, token='wrong')
-{NOTHING}
-'''), kind=kind, scope=('--namespace=one', '--namespace=two', '--standalone'))
-    assert await op.wait() == 1
-    assert op.lines[-1].startswith('Error: The API rejects the credentials')
-    assert not op.find('Traceback')
-
-
 async def test_a_login_that_fails_later_ends_the_operator_without_tracebacks(
         operator, declare, kind, kube,
 ):
