@@ -4,6 +4,7 @@ Errors of the API, by the HTTP status of the response, or by its absence.
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import nesting
 
 MAX_RETRY_AFTER = 300.0
@@ -189,10 +190,7 @@ def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> AP
     if not isinstance(payload, dict) or payload.get('kind') != 'Status':
         text = raw[:1000].decode('utf-8', errors='replace').strip()
         payload = {'message': text} if text and not text.startswith('<') else {}
-    seconds: float | None = None
-    if retry_after is not None:
-        from kopf._cogs.helpers import retryafter  # only if it is used
-        seconds = retryafter.parse(retry_after, limit=MAX_RETRY_AFTER)
+    seconds = ratelimits.parse_retry_after(retry_after, limit=MAX_RETRY_AFTER)
     return make_status_error(payload, status=status, retry_after=seconds)
 
 

@@ -1,10 +1,13 @@
 """
-Rate limits by token buckets: they allow a burst at first, then a slow constant rate.
+Rate limits: own ones by token buckets, and those of servers by the header ``Retry-After``.
 
-client-go limits the rates of events and requests in the same way. The time is an argument
-everywhere: monotonic, in seconds.
+Token buckets allow a burst at first, then a slow constant rate, as in client-go. The time is an
+argument everywhere: monotonic, in seconds.
 """
 import collections
+import contextlib
+import datetime
+import math
 import threading
 
 
@@ -80,3 +83,27 @@ class KeyedBuckets:
                 self._buckets.move_to_end(key)
             refused = bucket.refused
             return refused if bucket.take(now) else None
+
+
+def parse_retry_after(
+        value: str | None, *, limit: float, now: datetime.datetime | None = None,
+) -> float | None:
+    """
+    Parse the header ``Retry-After``, which is either a number of seconds or a date (RFC 9110).
+
+    Returns the seconds from now, at most the ``limit``; None if the header is absent or wrong.
+    """
+    if value is None:
+        return None
+    with contextlib.suppress(ValueError):
+        seconds = float(value)
+        return min(max(0.0, seconds), limit) if math.isfinite(seconds) else None
+    import email.utils  # it takes long, and is rarely needed
+    try:
+        when = email.utils.parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=datetime.UTC)
+    seconds = (when - (now or datetime.datetime.now(datetime.UTC))).total_seconds()
+    return min(max(0.0, seconds), limit)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.clients import errors
-from kopf._cogs.helpers import retryafter
+from kopf._cogs.helpers import ratelimits
 from kopf._core.intents import handlererrors
 
 UNSENT = frozenset({
@@ -111,7 +111,7 @@ def read(e: BaseException | None, *, now: datetime.datetime) -> Failure:
             names.discard('builtins.OSError')
         is_unsent = not UNSENT.isdisjoint(names)
         return Failure(is_system=is_unsent or not BROKEN.isdisjoint(names), is_refused=is_unsent)
-    delay = retryafter.parse(
+    delay = ratelimits.parse_retry_after(
         headers.get('Retry-After') or headers.get('retry-after'), limit=MAX_DELAY, now=now)
     if status == 429 or code in THROTTLED:
         return Failure(

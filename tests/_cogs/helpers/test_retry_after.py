@@ -3,7 +3,7 @@ import email.utils
 
 import pytest
 
-from kopf._cogs.helpers import retryafter
+from kopf._cogs.helpers import ratelimits
 
 
 @pytest.mark.parametrize('value, expected', [
@@ -13,10 +13,11 @@ from kopf._cogs.helpers import retryafter
     ('Wed, 21 Oct 2015 07:28:00', 0),
 ])
 def test_retry_after_is_parsed(value, expected):
-    assert retryafter.parse(value, limit=300) == expected
+    assert ratelimits.parse_retry_after(value, limit=300) == expected
 
 
 def test_retry_after_can_be_a_date():
     when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
-    seconds = retryafter.parse(email.utils.format_datetime(when, usegmt=True), limit=300)
+    value = email.utils.format_datetime(when, usegmt=True)
+    seconds = ratelimits.parse_retry_after(value, limit=300)
     assert 95 <= seconds <= 100
