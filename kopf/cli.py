@@ -188,7 +188,7 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
 
     @option('-v', '--verbose', is_flag=True, help="Show what is done, and why.")
     @option('-d', '--debug', is_flag=True,
-            help="Show everything, the insides of asyncio and HTTP included.")
+            help="Show everything, including the internals of asyncio and HTTP.")
     @option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
     @option('--log-format', type=click.Choice(LOG_FORMATS, case_sensitive=False), default='full',
             show_default=True, help="Log only the messages (plain), whole lines (full), or JSON.")
@@ -240,7 +240,7 @@ def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
     @option('--state', type=path, metavar='FILE',
             help="Keep all objects in this file, and load them on the next run.")
     @option('--upstream', metavar='[=CONTEXT]',
-            help="Read all objects from the cluster of this context of the kubeconfig, too, and "
+            help="Also read all objects from the cluster of this context of the kubeconfig, and "
                  "write nothing to it. [default: the current context]")
     @option('--kubeconfig-out', type=path, metavar='FILE',
             help="Write the kubeconfig to this file. [default: a temporary file]")
@@ -288,7 +288,7 @@ _place_option = option('-n', '--namespace', metavar='NAME', callback=check_name,
 _rights_options = helpscreens.combine(
     option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
            type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
-           help="Take the resources of the definitions in this file for known. Can be repeated."),
+           help="Read the definitions of resources from this file. Can be repeated."),
     option('--cluster', is_flag=True, section='Rights',
            help="Ask the cluster which resources there are."),
     option('--startup', is_flag=True, section='Rights',
@@ -347,7 +347,7 @@ def init(name: str) -> None:
 @option('--dev', is_flag=True, section='Peering',
         help=f"Take over from other operators while you develop: the priority is {DEV_PRIORITY}.")
 @option('--release-brakes', is_flag=True, section='Health',
-        help="Stop nothing that is over the budgets of settings.brakes, only warn.")
+        help="Only warn of what is over the budgets of settings.brakes, and stop nothing.")
 @option('-L', '--liveness', 'liveness_endpoint', metavar='URL', section='Health',
         callback=check_endpoint,
         help="Serve the health checks at this URL: http://0.0.0.0:8080/healthz")
@@ -386,7 +386,7 @@ def init(name: str) -> None:
         metavar='SECONDS', section='Shadow',
         help="Report differences that last for two such windows. [default: 60]")
 @option('--shadow-manager', 'shadow_managers', multiple=True, metavar='NAME', section='Shadow',
-        help="Take what this field manager writes as written by production, too. Can be repeated.")
+        help="Also count the writes of this field manager as those of production. Can be repeated.")
 @option('--shadow-reviews', type=click.FloatRange(0, 1), default=1.0,
         metavar='SHARE', section='Shadow',
         help="Call the admission handlers for this part of the changes. [default: 1]")
@@ -561,8 +561,8 @@ def rbac(
         **options: Any,
 ) -> None:
     """
-    Print the least roles by which the handlers in PATHS (Python files) and in modules can run, with
-    the same options as `kopf run`.
+    Print the least roles with which the handlers in PATHS (Python files) and in modules can run,
+    with the same options as `kopf run`.
 
     For example: kopf rbac --all-namespaces --crd crd.yaml handlers.py
     """
@@ -606,7 +606,7 @@ def rbac(
 @option('--kubernetes', metavar='VERSION', section='Definitions',
         help="Print what this version, such as 1.20, does not enforce.")
 @option('--peering', is_flag=True, section='Definitions',
-        help="Take the kinds of peerings, too: ClusterKopfPeering, KopfPeering.")
+        help="Also take the kinds of peerings: ClusterKopfPeering, KopfPeering.")
 @option('--apply', is_flag=True, section='Definitions',
         help="Apply the definitions to the cluster, if nothing is wrong.")
 @_paths_argument
@@ -679,7 +679,7 @@ def crd(
 @option('--split', metavar='DIR', section='Deployment', type=click.Path(path_type=pathlib.Path),
         help="Write to this folder instead, a file for each concern.")
 @option('--kustomize', is_flag=True, section='Deployment',
-        help="Write a kustomization.yaml, too. It needs --split.")
+        help="Also write a kustomization.yaml. This needs --split.")
 @_paths_argument
 def manifests(
         paths: Collection[str],
@@ -702,8 +702,8 @@ def manifests(
         **options: Any,
 ) -> None:
     """
-    Print all objects with which the handlers in PATHS (Python files) and in modules run in a
-    cluster, with the same options as `kopf run`.
+    Print all objects that the handlers in PATHS (Python files) and in modules need in a cluster,
+    with the same options as `kopf run`.
 
     For example: kopf manifests -A --image registry.example.com/my-operator:1 handlers.py
     """
@@ -903,7 +903,7 @@ def completion(shell: str) -> None:
 @logging_options
 @scope_options
 @option('-i', '--id', metavar='NAME', section='Peering',
-        help="Freeze by this name, by which `kopf resume` ends it. [default: user@host]")
+        help="Freeze under this name: `kopf resume` needs it. [default: user@host]")
 @option('--dev', is_flag=True, section='Peering', help=f"Use the priority {DEV_PRIORITY}.")
 @option('-P', '--peering', 'peering_name', metavar='NAME', required=True, callback=check_name,
         section='Peering', help="Freeze the operators of this peering.")
@@ -931,7 +931,7 @@ def freeze(
 @logging_options
 @scope_options
 @option('-i', '--id', metavar='NAME', section='Peering',
-        help="End the freezing by this name. [default: user@host]")
+        help="End the freezing under this name. [default: user@host]")
 @option('-P', '--peering', 'peering_name', metavar='NAME', required=True, callback=check_name,
         section='Peering', help="Resume the operators of this peering.")
 def resume(id: str | None, **where: Any) -> None:
@@ -970,8 +970,8 @@ _pausing_option = option(
 @main.command(page='pausing', short_help="Pause single objects: their handlers wait.")
 @logging_options
 @option('--until', metavar='TIME',
-        help="End the pause then: 2026-12-01T08:00+01:00. Without a zone: in UTC. "
-             "[default: by kopf unpause]")
+        help="End the pause at this time: 2026-12-01T08:00+01:00. Without a zone, it is in UTC. "
+             "[default: kopf unpause ends it]")
 @option('--reason', default='', metavar='REASON', help="Tell other people why.")
 @option('--deletion', type=click.Choice(['allow', 'wait']), default='wait',
         show_default=True, help="Allow deletions in the pause, or let them wait.")
@@ -1018,8 +1018,9 @@ def brakes() -> None:
 @object_options
 def release_brakes(**options: Any) -> None:
     """
-    Release the brakes of objects for an hour: then, their handlers can delete owned resources, and
-    do the rest that is over the budgets of settings.brakes. Release one object first, and look.
+    Release the brakes of objects for an hour: meanwhile, their handlers can delete owned resources,
+    and do whatever else is over the budgets of settings.brakes. Release one object first, and see
+    what happens.
 
     For example: kopf brakes release kopfexamples --all-namespaces --selector ''
     """
@@ -1061,7 +1062,8 @@ def adopt(key: str, **options: Any) -> None:
 @_thing_options
 def retry(**options: Any) -> None:
     """
-    Record that nothing was created for an object: the operator creates it now. Look before.
+    Record that nothing was created for an object: the operator creates it now. Look into the system
+    first.
 
     For example: kopf external retry tenants tenant1 billing
     """
@@ -1094,12 +1096,12 @@ def _annotate(text: str | None, options: dict[str, Any], **answers: Any) -> None
 @option('--finalizer', metavar='NAME', show_default=True,
         default=configuration.PersistenceSettings.finalizer,
         help="Remove this finalizer, if the operator sets another one.")
-@option('--annotations', is_flag=True, help="Remove the annotations of the operator, too.")
+@option('--annotations', is_flag=True, help="Also remove the annotations of the operator.")
 @option('--prefix', 'prefixes', multiple=True, metavar='NAME', show_default=True,
         default=[conventions.DEFAULT_PREFIX],
         help="Remove all annotations with this prefix. Can be repeated.")
 @option('--deleting', is_flag=True,
-        help="Release also the objects that are being deleted: they vanish without "
+        help="Also release the objects that are being deleted: they vanish without "
              "their deletion handlers.")
 @option('--dry-run', is_flag=True, help="Write nothing, and show what would be done.")
 @option('--force', is_flag=True, help="Do not check whether the operator still runs.")

@@ -707,7 +707,7 @@ def resume(
 
     See "Write handlers" in the documentation.
 
-    :param deleted: whether to call the handler also for objects that are being deleted. Default:
+    :param deleted: whether to also call the handler for objects that are being deleted. Default:
         no.
     :param arg1: a name (plural, singular, short, or the kind), such as ``'pods'`` or
         ``'deployments.apps'``; or `kopf.EVERYTHING`; or a class of `kopf.crd`; or a function that

@@ -23,8 +23,8 @@ def set_condition(
 
     ``lastTransitionTime`` changes only with the status. ``observedGeneration`` is the generation of
     the object that the handler sees, if its resource has the status as a subresource: otherwise,
-    each write of the status is a new generation. Nothing is written if the condition is already so.
-    Other conditions stay as they are.
+    each write of the status is a new generation. Without a change, nothing is written. Other
+    conditions stay as they are.
 
     ::
 

@@ -31,11 +31,11 @@ def get(kind: type[T], name: str, *, namespace: str | None = None) -> PendingReq
 
 def get(kind: Any, name: str, *, namespace: str | None = None) -> PendingRequest[Any]:
     """
-    Read an object, on the connections of the operator.
+    Read an object, over the connections of the operator.
 
     In async handlers: ``obj = await kopf.get('secrets', 'name')``. In sync handlers:
     ``obj = kopf.get('secrets', 'name').result()``. If the operator keeps the objects of this kind,
-    as for daemons and timers, the result is what the operator knows, without a request.
+    e.g. for daemons and timers, the result is what the operator knows, without a request.
 
     ::
 

@@ -183,7 +183,7 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
     :param prefix: the part of the annotation's name before the slash.
     :param key: the part of the annotation's name after the slash.
     :param ignored_fields: the fields that do not belong to the essence. Default: none.
-    :param v1: whether to use also the shortened names of very old versions, if they differ.
+    :param v1: whether to also use the shortened names of very old versions, if they differ.
     :raises ValueError: if the prefix is empty.
     """
 

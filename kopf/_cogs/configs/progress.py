@@ -144,9 +144,9 @@ class AnnotationsProgressStorage(conventions.StorageKeyFormingConvention, Progre
     Store the progress in annotations of the object, as JSON: ``{prefix}/{id}``.
 
     :param prefix: the part of the annotations' names before the slash.
-    :param verbose: whether to store also the keys that are not set.
+    :param verbose: whether to also store the keys that are not set.
     :param touch_key: the part of the name of the annotation for `touch` after the slash.
-    :param v1: whether to use also the shortened names of very old versions, if they differ.
+    :param v1: whether to also use the shortened names of very old versions, if they differ.
     :raises ValueError: if the prefix is empty.
     """
 
@@ -352,7 +352,7 @@ class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
 
 class SmartProgressStorage(MultiProgressStorage):
     """
-    Store the progress in annotations; read and clean also the records in the status. This is the
+    Store the progress in annotations; also read and clean the records in the status. This is the
     default.
 
     :param name: the name that replaces ``{name}`` in the fields of the status.
@@ -360,8 +360,8 @@ class SmartProgressStorage(MultiProgressStorage):
     :param touch_key: the part of the name of the annotation for `touch` after the slash.
     :param touch_field: the field for `touch` in the status.
     :param prefix: the part of the annotations' names before the slash.
-    :param v1: whether to use also the shortened names of very old versions, if they differ.
-    :param verbose: whether to store also the keys that are not set.
+    :param v1: whether to also use the shortened names of very old versions, if they differ.
+    :param verbose: whether to also store the keys that are not set.
     :raises ValueError: if the prefix is empty.
     """
 

@@ -46,7 +46,7 @@ def login_via_client(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials by the official client, the library ``kubernetes``.
+    Get the credentials with the official client, the library ``kubernetes``.
 
     In a pod, these are those of the service account; elsewhere, those of the kubeconfigs. This also
     sets the default configuration of the library, so that handlers can use the library. The
@@ -96,7 +96,7 @@ async def login_via_async_client(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials by the asynchronous client, the library ``kubernetes_asyncio``.
+    Get the credentials with the asynchronous client, the library ``kubernetes_asyncio``.
 
     It works in the same way as `kopf.login_via_client`.
 
@@ -140,7 +140,7 @@ def login_via_pykube(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Get the credentials by pykube-ng, the library ``pykube``.
+    Get the credentials with pykube-ng, the library ``pykube``.
 
     In a pod, these are those of the service account; elsewhere, those of the kubeconfigs.
 

@@ -11,8 +11,8 @@ class Children(abc.ABC):
     """
     The owned resources of the object, as the handler of `kopf.reconcile` gets them: read-only.
 
-    They are as the last call of the handler has left them, or newer. Of each, there are the fields
-    that were applied, the status, and the essential metadata.
+    They are as the last call of the handler has left them, or newer. Each has the fields that were
+    applied, the status, and the essential metadata.
     """
     __slots__ = ()
 

@@ -250,9 +250,9 @@ def configure(
 
     See "Configure the operator" in the documentation.
 
-    :param debug: whether to show also debugging messages, including those of asyncio and of the
+    :param debug: whether to also show debugging messages, including those of asyncio and of the
         HTTP library. Default: no.
-    :param verbose: whether to show also debugging messages. Default: no.
+    :param verbose: whether to also show debugging messages. Default: no.
     :param quiet: whether to show only warnings and errors. Default: no.
     :param log_format: a `kopf.LogFormat`, or a format string of Python's `logging`.
     :param log_prefix: whether the name of the object precedes the message; `None` means yes for

@@ -194,7 +194,7 @@ def not_(fn: _FnT) -> _FnT:
     :param fn: a function for filters: of values or of whole objects.
     :returns: a function for filters of the same sort. See "Filter objects and changes" in the
         documentation.
-    :raises TypeError: if it is no function.
+    :raises TypeError: if it is not a function.
     """
     _verify_all([fn])
 
@@ -216,7 +216,7 @@ def all_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
-    :raises TypeError: if they are no functions.
+    :raises TypeError: if any of them is not a function.
     """
     _verify_all(fns)
 
@@ -238,7 +238,7 @@ def any_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
-    :raises TypeError: if they are no functions.
+    :raises TypeError: if any of them is not a function.
     """
     _verify_all(fns)
 
@@ -260,7 +260,7 @@ def none_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
 
     :param fns: functions for filters, all of the same sort.
     :returns: a function for filters of the same sort.
-    :raises TypeError: if they are no functions.
+    :raises TypeError: if any of them is not a function.
     """
     return not_(any_(fns))
 

@@ -20,7 +20,7 @@ class ConversionError(ValueError):
 
 class Lossy(ConversionError):
     """
-    A conversion is refused, as the other version cannot express the object.
+    A conversion is refused, because the other version cannot express the object.
 
     Functions of a conversion raise it with a message for the users of the API.
     """

@@ -86,7 +86,7 @@ class External(driving.Declaration):
 
     def trigger(self, key: records.Key) -> None:
         """
-        Observe the thing with this key now; soon, if its limit does not allow it now. It can be
+        Observe the thing with this key now, or as soon as its limit allows it. It can be
         called in all threads, and often. Nothing happens if no operator here knows the key.
 
         :param key: the key, as ``create`` or ``find`` has returned it.
@@ -192,7 +192,7 @@ def external(
 
     :param id: what identifies the external in the records on the objects: keep it. Up to 50
         letters, digits, ``-``, and ``_``.
-    :param interval: how often to observe a thing, though nothing has changed. It varies by a tenth.
+    :param interval: how often to observe a thing if nothing has changed. It varies by a tenth.
         `None` means only when the object changes, or when `trigger` is called. Default: 300.
     :param max_interval: the interval doubles up to this with each observation that finds nothing
         new, until something changes. Default: it does not.
@@ -300,7 +300,7 @@ def _never_called(**_: Any) -> None:
 
 def trigger(kind: str, name: str, *, namespace: str | None = None) -> None:
     """
-    Observe what an object has in external systems now; soon, if their limits do not allow it now.
+    Observe now what an object has in external systems, or as soon as their limits allow it.
 
     It can be called in all threads, and often. Nothing happens if no operator of this process
     handles the object.

@@ -109,7 +109,7 @@ def show(value: Any, *, size: int) -> str:
 @dataclasses.dataclass(frozen=True)
 class Item:
     """
-    What would become of one object, and by which handlers.
+    What would happen to one object, and because of which handlers.
 
     ``action`` is ``'create'``, ``'change'``, ``'delete'``, or ``'replace'``: to delete it, and to
     create it again. ``fields`` are all fields that would change, except for those of the
@@ -160,9 +160,9 @@ class ExternalCall:
 class Plan:
     """
     What an operator would do: the ``items`` by objects, deletions first; the ``calls`` that would
-    change external systems; what the API would have ``refused``; the ``failures`` of handlers, by
-    which the plan of their objects is incomplete; the ``problems`` of the operator as a whole; and
-    what is ``unknown``.
+    change external systems; what the API would have ``refused``; the ``failures`` of handlers,
+    which make the plan of their objects incomplete; the ``problems`` of the operator as a whole;
+    and what is ``unknown``.
 
     ``only_old`` and ``only_old_calls`` are what only the former version would do, if there is one
     to compare with: then, the items are only those that differ. ``requests`` are the numbers of

@@ -120,7 +120,7 @@ class Finding:
 
 class ExplorationError(AssertionError):
     """
-    The operator does not survive everything. The text shows what differs, and how it came to that.
+    The operator does not survive everything. The text shows what differs, and what has led to it.
 
     :param findings: the runs that have ended differently.
     :param runs: how many runs there were.
@@ -201,7 +201,7 @@ def explore(
         ``'call-lose'``, ``'call-stale'``, ``'call-429'``, ``'call-500'``, ``'call-timeout'``.
         Default: all.
     :param external: the external systems whose calls are hit: `kopf.testing.FakeCloud`, and results
-        of `kopf.testing.intercept`. Each run begins anew with them. In the end, there must be the
+        of `kopf.testing.intercept`. Each run resets them first. In the end, there must be the
         same things in them, and none twice.
     :param only: the only fault, as the errors show it, e.g. ``'crash:7'``. Default: all.
     :param rest: for how long (virtual seconds) nothing must be written until the objects are

@@ -42,7 +42,7 @@ MAX_ERRORS = 3
 
 class WalkError(AssertionError):
     """
-    An operator does not handle a sequence of specs. The text shows why, and how it came to that.
+    An operator does not handle a sequence of specs. The text shows why, and what has led to it.
 
     :param steps: the specs, and ``'rest'`` where the operator had the time to handle them.
     :param problems: what differs or has failed.

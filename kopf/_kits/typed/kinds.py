@@ -163,8 +163,8 @@ def crd(
     """
     Declare a class as a kind of the API: the annotations ``spec`` and ``status`` are its schema.
 
-    ``kopf crd`` prints the definition (CustomResourceDefinition). Nothing is looked at
-    before the class is used: neither its annotations, nor those of its fields.
+    ``kopf crd`` prints the definition (CustomResourceDefinition). Kopf reads the annotations
+    of the class and of its fields only when the class is used.
 
     ::
 
@@ -186,8 +186,8 @@ def crd(
     :param short: short names for ``kubectl``.
     :param categories: groups of resources for ``kubectl``, e.g. ``'all'``.
     :param scope: whether the objects are in namespaces.
-    :param storage: whether objects are stored in this version. One version must be; if there is
-        only one version, it is.
+    :param storage: whether objects are stored in this version. It must be true for
+        exactly one version; for a single version, this is the default.
     :param served: whether the version is served.
     :param deprecated: whether clients are warned when they use the version; or the warning.
     :param columns: the columns of ``kubectl get``.

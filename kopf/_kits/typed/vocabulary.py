@@ -20,7 +20,7 @@ T = TypeVar('T')
 
 
 class DeclarationError(TypeError):
-    """The API has no such thing as is declared. The message names the field, and what to do."""
+    """The API cannot have what is declared. The message names the field, and what to do."""
 
 
 class Word(enum.Enum):

@@ -71,7 +71,7 @@ Fields = Mapping[dicts.FieldPath, Generated]
 
 def generated(make: Callable[[], Any]) -> Any:
     """
-    Make a value of an owned resource once, when it is absent, and keep it then.
+    Make a value of an owned resource once, when it is absent, and keep it from then on.
 
     It is for fields of manifests that handlers of `kopf.reconcile` return, or that `kopf.apply`
     gets: ``{'stringData': {'password': kopf.generated(secrets.token_urlsafe)}}``. In the fields
@@ -90,7 +90,7 @@ def generated(make: Callable[[], Any]) -> Any:
         not `None`. It is called again if its former value was never stored. Sync functions run in
         the event loop.
     :returns: a placeholder. The value itself is in the object in the cluster.
-    :raises TypeError: if it is no function.
+    :raises TypeError: if it is not a function.
     """
     if not callable(make):
         raise TypeError("kopf.generated() needs the function that makes the value, without calling "

@@ -200,7 +200,7 @@ def apply(
         manifest: Any, *, manager: str | None = None, force: bool = True,
 ) -> PendingRequest[bodies.Body]:
     """
-    Create or change an object by server-side apply, on the connections of the operator.
+    Create or change an object with server-side apply, over the connections of the operator.
 
     The object gets the fields of the manifest; fields that were applied before and that are not in
     the manifest are removed. Nothing else is changed: for the owner, the labels, and the namespace,
