@@ -14,7 +14,8 @@ class ThreadPerCall(concurrent.futures.Executor):
     """
     An executor that starts a thread for every call, so that no call waits for any other one.
 
-    As with other executors, the interpreter waits for the threads when it exits.
+    As with other executors, the interpreter waits for the threads when it exits, except for those
+    that a daemon thread has started.
     """
 
     def __init__(self, name: str) -> None:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from kopf._cogs.aiokits import threads
 from kopf._cogs.configs import configuration
 from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
@@ -52,6 +53,8 @@ class Measures(registry.Collector):
         self.meter = meters.Meter()
         self._shared = inspection.share(self._read, name="reading of the metrics")
         self._latest: list[core.Metric] = []
+        self._threads = threads.ThreadPerCall('kopf-metrics')
+        self._encoding: asyncio.Future[bytes] | None = None
 
     def observe_reviews(
             self, fn: reviews.WebhookFn, directory: webhooks.Directory,
@@ -105,7 +108,13 @@ class Measures(registry.Collector):
         except TimeoutError:
             pass
         encode, content_type = exposition.choose_encoder(request.get_header('Accept'))
-        return exchanges.Response(200, encode(self), content_type)
+        # Collectors of the author can be slow. In another thread, they hold up no other page. There
+        # is one such thread at a time, even if clients leave. It is a daemon thread, as that of the
+        # server is, so that it does not hold up the exit either.
+        while self._encoding is not None and not self._encoding.done():
+            await asyncio.wait([self._encoding])
+        self._encoding = asyncio.get_running_loop().run_in_executor(self._threads, encode, self)
+        return exchanges.Response(200, await asyncio.shield(self._encoding), content_type)
 
     async def close(self) -> None:
         """End what is under way for the page, when it is not served any more."""

@@ -7,17 +7,19 @@ import dataclasses
 import logging
 import subprocess
 import sys
+import threading
 import types
 
 import prometheus_client
 import pytest
 
 import kopf
-from kopf._cogs.serving import exchanges
+from kopf._cogs.serving import endpoints, exchanges, pages
 from kopf._core.actions import brakes
 from kopf._core.engines.admission import questions
 from kopf._kits.observing import debug, metrics
 from tests import expressions
+from tests._core.engines.test_liveness import get, show
 from tests._core.reactor.worlds import run_virtually
 from tests._kits.observing.scrapes import Measured, Releasing
 
@@ -394,6 +396,82 @@ async def test_own_metrics_of_the_author_are_served_too():
                 assert scrape.get('python_info') == 1
     finally:
         prometheus_client.REGISTRY.unregister(counter)
+
+
+class SlowCollector(prometheus_client.registry.Collector):
+    """A collector of the author that waits in its thread."""
+
+    def __init__(self):
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+        self.threads = []
+
+    def describe(self):
+        return []
+
+    def collect(self):
+        self.threads.append(threading.current_thread())
+        self.begun.set()
+        self.gate.wait(60)
+        return []
+
+
+@pytest.fixture()
+def slow():
+    slow = SlowCollector()
+    prometheus_client.REGISTRY.register(slow)
+    yield slow
+    slow.gate.set()
+    prometheus_client.REGISTRY.unregister(slow)
+    for thread in slow.threads:
+        thread.join()
+
+
+@pytest.fixture()
+async def port():
+    """Serve the metrics and another page; returns the port."""
+    async with Measured(declare_created) as measured:
+        server = pages.Server([
+            endpoints.Page(path, '--page', endpoints.Endpoint('127.0.0.1', 0, path), respond)
+            for path, respond in [('/metrics', measured.measures.respond), ('/other', show)]])
+        port, = await server.start()
+        yield port
+        await server.stop()
+
+
+async def test_slow_collectors_hold_up_no_other_page(port, slow):
+    async with asyncio.TaskGroup() as group:
+        scrape = group.create_task(get(port, '/metrics'))
+        await asyncio.to_thread(slow.begun.wait, 30)
+        assert (await asyncio.wait_for(get(port, '/other'), 30))[0] == 200
+        slow.gate.set()
+    assert scrape.result()[0] == 200
+
+
+async def test_collectors_run_once_at_a_time_even_if_clients_leave(port, slow):
+    for _ in range(3):
+        scrape = asyncio.create_task(get(port, '/metrics'))
+        await asyncio.to_thread(slow.begun.wait, 30)
+        await get(port, '/other')  # the server has accepted the scrape before
+        scrape.cancel()
+        await asyncio.wait([scrape])
+    assert len(slow.threads) == 1
+    slow.gate.set()
+    assert (await get(port, '/metrics'))[0] == 200
+
+
+async def test_hanging_collectors_do_not_hold_up_the_exit(slow):
+    async with Measured(declare_created) as measured:
+        server = pages.Server([endpoints.Page(
+            'metrics', '--metrics', endpoints.Endpoint('127.0.0.1', 0, '/metrics'),
+            measured.measures.respond)])
+        port, = await server.start()
+        scrape = asyncio.create_task(get(port, '/metrics'))
+        await asyncio.to_thread(slow.begun.wait, 30)
+        await asyncio.wait_for(server.stop(), 30)
+        await asyncio.wait([scrape])
+    assert scrape.exception() is not None
+    assert [thread.daemon for thread in slow.threads] == [True]
 
 
 async def test_nothing_is_registered_so_operators_in_one_process_do_not_clash():
