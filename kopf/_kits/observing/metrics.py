@@ -107,7 +107,10 @@ class Measures(registry.Collector):
             await asyncio.wait_for(asyncio.wrap_future(reading), PATIENCE)
         except TimeoutError:
             pass
-        encode, content_type = exposition.choose_encoder(request.get_header('Accept'))
+        try:
+            encode, content_type = exposition.choose_encoder(request.get_header('Accept'))
+        except (TypeError, ValueError):  # a version is malformed
+            encode, content_type = exposition.choose_encoder('')
         # Collectors of the author can be slow. In another thread, they hold up no other page. There
         # is one such thread at a time, even if clients leave. It is a daemon thread, as that of the
         # server is, so that it does not hold up the exit either.

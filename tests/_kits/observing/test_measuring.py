@@ -501,6 +501,17 @@ async def test_format_is_what_the_client_accepts():
     assert other.body.endswith(b'# EOF\n') and not plain.body.endswith(b'# EOF\n')
 
 
+@pytest.mark.parametrize('accept', [
+    'application/openmetrics-text; version=abc', 'application/openmetrics-text; version=1.0.0a',
+    'text/plain; version=x', 'nonsense', ';=,;version',
+])
+async def test_format_is_the_default_one_if_the_client_asks_for_nonsense(accept):
+    async with Measured(declare_created) as measured:
+        response = await asyncio.to_thread(ask, measured.measures, accept)
+    assert response.status == 200
+    assert response.content_type.startswith('text/plain; version=0.0.4')
+
+
 async def test_counters_are_served_while_the_event_loop_is_blocked(monkeypatch):
     async with Measured(declare_created) as measured:
         await asyncio.to_thread(ask, measured.measures)
