@@ -212,8 +212,9 @@ async def test_failures_are_soon_looked_at_again(probes):
 
 
 @pytest.mark.looptime
-async def test_results_that_are_no_json_are_a_failure(probes):
-    probes.results = {'a': object()}
+@pytest.mark.parametrize('value', [object(), float('nan'), [float('inf')]])
+async def test_results_that_are_no_json_are_a_failure(probes, value):
+    probes.results = {'a': value}
     status, body, *_ = await probes.make_answerer().answer()
     assert status == 500
     assert json.loads(body) == {'problems': {'probes': "the results are no JSON."}}

@@ -90,7 +90,7 @@ class Answerer:
             return describe({
                 'probes': f"failed: {', '.join(failed)}; see the log."}, 500), MAX_AGE_OF_FAILURES
         try:
-            return exchanges.Response(200, json.dumps(results).encode()), MAX_AGE
+            return exchanges.Response(200, json.dumps(results, allow_nan=False).encode()), MAX_AGE
         except (TypeError, ValueError, RecursionError) as e:
             logger.error(f"The results of the probe handlers are no JSON: {e}")
             return describe({'probes': "the results are no JSON."}, 500), MAX_AGE_OF_FAILURES
