@@ -412,7 +412,8 @@ def probe(
     """
     Register a handler whose result the liveness endpoint returns under the id of the handler.
 
-    The result must be JSON. If the handler raises an error, the operator is unhealthy.
+    The result must be JSON. If the handler raises an error, the operator is unhealthy. The next
+    request is the retry: ``retries`` and ``backoff`` have no effect.
 
     ::
 

@@ -22,7 +22,7 @@ from kopf._kits import lifelines, siblings
 
 LIVENESS = '--liveness'
 
-ANSWER_TIMEOUT = answering.ANSWER_TIMEOUT + 5.0
+ANSWER_TIMEOUT = answering.LOOP_TIMEOUT + 5.0
 """How long (seconds) the answer of a process about its health can take."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

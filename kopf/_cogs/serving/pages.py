@@ -5,6 +5,7 @@ main event loop is blocked.
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import errno
 import functools
 import http
@@ -47,7 +48,9 @@ class Server:
         self._started = concurrent.futures.Future[list[int]]()
         self._stopping = concurrent.futures.Future[None]()
         self._ended = concurrent.futures.Future[None]()
-        self._thread = threading.Thread(target=self._run, name='kopf-liveness', daemon=True)
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=[self._run],  # as pages call the operator
+            name='kopf-liveness', daemon=True)
         for page in pages:
             known = self._pages.setdefault((page.endpoint.host, page.endpoint.port), [])
             for other in known:

@@ -146,7 +146,7 @@ class Operator:
         if self._endpoint is not None:
             from kopf._core.engines.liveness import answering  # only if it is used
             answerer = self._answerer = answering.Answerer(
-                probe=self._probe, diagnose=self._monitor.diagnose)
+                probe=self._probe, diagnose=self._monitor.diagnose, underway=self.underway)
             served.insert(0, endpoints.Page(
                 'health checks', '--liveness', self._endpoint, answerer.respond, answerer.close))
         if served:
@@ -281,7 +281,7 @@ class Operator:
 
     async def _probe(self) -> tuple[Mapping[Any, Any], Collection[str]]:
         try:
-            results = await self._run_activity(causes.Activity.PROBE)
+            results = await self._run_activity(causes.Activity.PROBE, retrying=False)
             return {**self.role.describe(), **results}, ()
         except activities.ActivityError as e:
             return {}, [id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None]

@@ -9,8 +9,12 @@ import time
 
 import pytest
 
+import kopf
+from kopf._cogs.clients import vaults
 from kopf._cogs.serving import endpoints, exchanges, inbound, pages
+from kopf._core.actions import inflight
 from kopf._core.engines.liveness import answering
+from kopf._core.reactor import operating
 from tests.e2e.ports import find_free_ports
 
 
@@ -33,7 +37,8 @@ class Probes:
         return self.results, self.failed
 
     def make_answerer(self):
-        return answering.Answerer(probe=self.run, diagnose=lambda: self.problems)
+        return answering.Answerer(
+            probe=self.run, diagnose=lambda: self.problems, underway=inflight.Calls())
 
 
 @pytest.fixture()
@@ -358,6 +363,61 @@ async def test_slow_probes_are_told_of_and_used_by_the_next_requests(serve, prob
     assert probes.runs == 1
 
 
+def test_answers_come_before_the_liveness_probe_of_the_page_gives_up():
+    assert answering.ANSWER_TIMEOUT + answering.TICK < 5
+
+
+@contextlib.asynccontextmanager
+async def operating_with(fn):
+    """Run an operator with such a probe handler; yields the port of the health checks."""
+    registry, ready, port = kopf.OperatorRegistry(), asyncio.Event(), find_free_ports(1)
+    kopf.on.probe(id='first', registry=registry)(lambda **_: 1)
+    kopf.on.probe(id='fn', registry=registry)(fn)
+    options = operating.Options(
+        registry=registry, clusterwide=True, ready_flag=ready,
+        liveness_endpoint=f'http://127.0.0.1:{port}/healthz',
+        vault=vaults.Vault({'': kopf.ConnectionInfo(server='http://127.0.0.1')}))
+    operator = operating.Operator(
+        options, settings=kopf.OperatorSettings(), underway=inflight.Calls())
+    task = asyncio.create_task(operator.run())
+    await ready.wait()
+    try:
+        yield port
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize('error', [
+    ConnectionError("password=secret"), kopf.TemporaryError("password=secret", delay=100),
+    kopf.PermanentError("password=secret")])
+async def test_errors_of_probes_are_told_at_once_and_the_next_request_is_the_retry(
+        monkeypatch, error):
+    monkeypatch.setattr(answering, 'MAX_AGE_OF_FAILURES', 0.0)
+    errors = [error]
+
+    async def fn(**_):
+        if errors:
+            raise errors.pop()
+        return 2
+
+    async with operating_with(fn) as port:
+        answers = [await get(port), await get(port)]
+    assert [(status, json.loads(body)) for status, _, body in answers] == [
+        (500, {'problems': {'probes': "failed: fn; see the log."}}), (200, {'first': 1, 'fn': 2})]
+
+
+async def test_hanging_probes_are_named(monkeypatch):
+    monkeypatch.setattr(answering, 'TICK', 0.1)
+    monkeypatch.setattr(answering, 'ANSWER_TIMEOUT', 1.0)
+    gate = threading.Event()
+    async with operating_with(lambda **_: gate.wait(60)) as port:
+        status, _, body = await get(port)
+        gate.set()
+    assert status == 503
+    assert json.loads(body) == {'problems': {'probes': "no results after 1 s: fn."}}
+
+
 async def test_an_answer_that_is_there_at_once_is_served(serve, monkeypatch):
     def answer_at_once(work, loop):
         work.close()
@@ -382,6 +442,7 @@ async def test_an_answer_that_is_there_at_once_is_served(serve, monkeypatch):
 async def test_a_blocked_loop_is_told_of_in_its_time_and_so_is_its_end(serve, caplog, monkeypatch):
     monkeypatch.setattr(answering, 'TICK', 0.1)
     monkeypatch.setattr(answering, 'LOOP_TIMEOUT', 1.0)
+    monkeypatch.setattr(answering, 'ANSWER_TIMEOUT', 0.2)
     caplog.set_level(logging.INFO)
     port = await serve()
     answers = []

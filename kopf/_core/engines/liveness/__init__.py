@@ -16,8 +16,8 @@ aspects, and how long a problem must last before it is reported:
 - ``threads``: synchronous handlers wait for a thread, and other handlers do not give back theirs.
   After 5 minutes (`health.FULL_TIMEOUT`); after 1 minute, the log names those handlers.
 - ``posting``: the task that posts Kubernetes events has ended. At once.
-- ``probes``: probe handlers have failed, at once; or they have no results yet, after 15 seconds
-  (`answering.ANSWER_TIMEOUT`).
+- ``probes``: probe handlers have failed, at once; or they have no results yet, after 4 seconds
+  (`answering.ANSWER_TIMEOUT`). Each run is one attempt: the next request is the retry.
 
 A problem is reported as long as it lasts. The responses contain no texts of errors, as these can
 contain secrets: the texts are in the log.

@@ -12,7 +12,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import sharing
 from kopf._cogs.serving import exchanges
-from kopf._core.actions import tracebacks
+from kopf._core.actions import inflight, tracebacks
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +28,9 @@ TICK = 0.5
 LOOP_TIMEOUT = 10.0
 """How long (seconds) the operator's event loop can be blocked before the operator is unhealthy."""
 
-ANSWER_TIMEOUT = 15.0
+ANSWER_TIMEOUT = 4.0
 """
-How long (seconds) a request waits for the probe handlers.
+How long (seconds) a request waits for the probe handlers: less than the clients wait.
 
 The handlers go on after that, so that the next requests can get their results.
 """
@@ -54,9 +54,11 @@ class Answerer:
             *,
             probe: Callable[[], Awaitable[tuple[Any, Collection[str]]]],
             diagnose: Callable[[], Mapping[str, str]],
+            underway: inflight.Calls,
     ) -> None:
         self._probe = probe
         self._diagnose = diagnose
+        self._underway = underway
         self._probed = sharing.Shared(self._run, name="probes")
         self._reported: frozenset[str] = frozenset()
         self._loop = asyncio.get_running_loop()
@@ -73,12 +75,10 @@ class Answerer:
         return await self._probed.get()
 
     def stand_by(self) -> None:
-        """Tell in the next answer that the operator is a standby."""
+        """Tell in the next answer that the operator is a standby, or that it leads."""
         self._probed.forget()
 
-    def take_over(self) -> None:
-        """Tell in the next answer that the operator leads."""
-        self._probed.forget()
+    take_over = stand_by
 
     async def close(self) -> None:
         """End what is under way for the answers, when they are not served any more."""
@@ -118,17 +118,16 @@ class Answerer:
         waiting = asyncio.wrap_future(future)
         started = time.monotonic()
         try:
-            while not waiting.done():
-                await asyncio.wait([waiting], timeout=TICK)
+            while not (await asyncio.wait([waiting], timeout=TICK))[0]:
                 now = time.monotonic()
-                if waiting.done():
-                    break
                 if self._silence >= LOOP_TIMEOUT:
                     return self._describe_block()
                 if self._latest is not None and now - self._latest[0] <= MAX_AGE:
                     return self._latest[1]
-                if now - started >= ANSWER_TIMEOUT:
-                    return describe({'probes': f"no results yet after {ANSWER_TIMEOUT:.0f} s."})
+                if now - started >= ANSWER_TIMEOUT and not self._silence:  # else, the loop is slow
+                    slow = ', '.join(call.handler.id for call in self._underway if (
+                        call.kwargs.get('activity') == 'probe'))
+                    return describe({'probes': f"no results after {ANSWER_TIMEOUT:.0f} s: {slow}."})
             result = waiting.result()
         finally:
             future.cancel()
