@@ -40,11 +40,9 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     process uses their ports; each next process uses the next port. But the URL of the health checks
     is for all processes together, so there the first process uses the next port.
 
-    :raises endpoints.EndpointError: if the health checks cannot be served.
+    :raises endpoints.EndpointError: if the health checks cannot be served, or the ports clash.
     """
-    own = [
-        {option: shift(url, i + (option == LIVENESS)) for option, url in served.items()}
-        for i in range(number)]
+    own = assign(number, served)
     processes: list[subprocess.Popen[bytes]] = []
 
     def send(number: int) -> None:
@@ -73,6 +71,26 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
         for process in processes:
             process.wait()
     return lifelines.get_exit_code(first, is_stopped=forwarded.is_set())
+
+
+def assign(number: int, served: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    """
+    Get the URLs of each process.
+
+    :raises endpoints.EndpointError: if several processes would use the same port.
+    """
+    own = [
+        {option: shift(url, i + (option == LIVENESS)) for option, url in served.items()}
+        for i in range(number)]
+    common = {option: url for option, url in served.items() if option == LIVENESS}
+    ports = [
+        {endpoints.Endpoint.parse(url).port for url in urls.values()} - {0}
+        for urls in (common, *own)]
+    if sum(map(len, ports)) > len(set().union(*ports)):
+        raise endpoints.EndpointError(
+            f"Each of the {number} processes has ports of its own for {' and '.join(served)}. Let "
+            f"the ports of these options be at least {number + 1} apart.")
+    return own
 
 
 def _wait(

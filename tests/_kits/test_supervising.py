@@ -132,6 +132,32 @@ def test_processes_have_their_own_ports_of_health_checks():
     assert supervising.shift('http://localhost:0', 1) == 'http://localhost:0'
 
 
+@pytest.mark.parametrize(('liveness', 'metrics', 'debug'), [
+    (8080, 8083, 8086), (8083, 8080, 8090), (8080, 8090, 8090), (0, 0, 0), (8080, 8081, 0)])
+def test_ports_that_are_far_apart_are_accepted(liveness, metrics, debug):
+    served = {
+        '--liveness': f'http://:{liveness}/', '--metrics': f'http://:{metrics}/',
+        '--debug-endpoint': f'http://:{debug}/'}
+    assert len(supervising.assign(2, served)) == 2
+
+
+@pytest.mark.parametrize('metrics', [8080, 8082, 8079])
+def test_ports_that_several_processes_would_use_are_refused(metrics):
+    served = {
+        '--liveness': 'http://:8080/healthz', '--metrics': f'http://127.0.0.1:{metrics}/metrics'}
+    with pytest.raises(endpoints.EndpointError, match="these options be at least 3 apart"):
+        supervising.assign(2, served)
+
+
+def test_refused_ports_are_told_in_a_line(start):
+    url = f'http://127.0.0.1:{find_free_ports(3)}'
+    process = start('--processes=2', f'--liveness={url}/healthz', f'--metrics={url}/metrics')
+    output = process.stdout.read()
+    assert process.wait() == 1
+    assert "has ports of its own for --liveness and --metrics. Let the ports" in output
+    assert 'Traceback' not in output and 'STARTED' not in output
+
+
 @pytest.fixture()
 async def serve():
     """Serve this status and body as a process does; return where."""
