@@ -16,6 +16,7 @@ where the spans go, with the SDK of OpenTelemetry.
 """
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Mapping
 
 from kopf._cogs.clients import api, errors
@@ -206,8 +207,9 @@ def fail(span: trace.Span, error: BaseException, message: str | None) -> None:
     """Say in the span why it has failed, as the log says it."""
     message = message or repr(error)
     cls = type(error)
-    module = '' if cls.__module__ == 'builtins' else f'{cls.__module__}.'
-    name = f'{module}{cls.__qualname__}'
+    is_public = getattr(sys.modules['kopf'], cls.__qualname__, None) is cls
+    module = 'kopf' if is_public else cls.__module__
+    name = cls.__qualname__ if module == 'builtins' else f'{module}.{cls.__qualname__}'
     status = error.status if isinstance(error, errors.APIError) else 0
     span.set_attribute('error.type', str(status or name))
     span.add_event('exception', {'exception.type': name, 'exception.message': message})

@@ -328,6 +328,10 @@ class BoomError(Exception):
     pass
 
 
+class TemporaryError(Exception):
+    """An error of the author, with the name of one of Kopf."""
+
+
 def test_ignored_errors_are_in_the_span(registry, recording, live):
     @kopf.on.create('kopfexamples', id='fn', errors=kopf.ErrorsMode.IGNORED, registry=registry)
     def fn(**_):
@@ -340,10 +344,9 @@ def test_ignored_errors_are_in_the_span(registry, recording, live):
 
 
 @pytest.mark.parametrize('error, outcome, name, message', [
-    (kopf.TemporaryError("not yet", delay=60), 'retry',
-     'kopf._core.intents.handlererrors.TemporaryError', "not yet"),
-    (kopf.PermanentError("never"), 'failure',
-     'kopf._core.intents.handlererrors.PermanentError', "never"),
+    (kopf.TemporaryError("not yet", delay=60), 'retry', 'kopf.TemporaryError', "not yet"),
+    (kopf.PermanentError("never"), 'failure', 'kopf.PermanentError', "never"),
+    (TemporaryError("boo!"), 'retry', f'{__name__}.TemporaryError', "boo!"),
     (BoomError("boo!"), 'retry', f'{__name__}.BoomError', "boo!"),
     (KeyError(), 'retry', 'KeyError', "KeyError()"),
 ])
