@@ -483,6 +483,16 @@ async def test_a_loop_blocked_for_a_moment_is_answered_for_by_the_latest_answer(
     assert answers == [(200, {'a': 1})]
 
 
+async def test_failures_are_never_told_again_instead_of_a_new_answer(serve, probes, monkeypatch):
+    monkeypatch.setattr(answering, 'TICK', 0.05)
+    monkeypatch.setattr(answering, 'MAX_AGE_OF_FAILURES', 0.0)
+    port = await serve()
+    probes.failed = ['a']
+    assert (await get(port))[0] == 500
+    probes.failed, probes.delay = [], 0.3
+    assert (await get(port))[0] == 200
+
+
 async def test_nothing_is_left_when_it_is_stopped(probes):
     before = threading.active_count()
     server, _ = make_server(probes)

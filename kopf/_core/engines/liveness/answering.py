@@ -122,7 +122,7 @@ class Answerer:
                 now = time.monotonic()
                 if self._silence >= LOOP_TIMEOUT:
                     return self._describe_block()
-                if self._latest is not None and now - self._latest[0] <= MAX_AGE:
+                if self._latest is not None and now <= self._latest[0]:
                     return self._latest[1]
                 if now - started >= ANSWER_TIMEOUT and not self._silence:  # else, the loop is slow
                     slow = ', '.join(call.handler.id for call in self._underway if (
@@ -131,7 +131,7 @@ class Answerer:
             result = waiting.result()
         finally:
             future.cancel()
-        self._latest = time.monotonic(), result
+        self._latest = time.monotonic() + MAX_AGE * (result.status == 200), result
         return result
 
     async def watch(self) -> None:
