@@ -3,10 +3,18 @@ Capturing of log messages: separately for each test, operator, or invocation.
 """
 import contextlib
 import contextvars
+import itertools
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from kopf._core.actions import loggers
+
+ENDED = re.compile(r"(?P<who>(\[\S+\] )?\w+ '[^']+') (?P<how>succeeded|failed)\b")
+"""The log messages about the end of a call of a handler."""
+
+MAX_FAILURES = 3
+"""How many errors of handlers are shown."""
 
 _sink: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar('log_sink', default=None)
 
@@ -46,3 +54,15 @@ def capture(lines: list[str]) -> Iterator[None]:
         _users -= 1
         if not _users:
             own.setLevel(_level)
+
+
+def describe_failures(*logs: Iterable[str]) -> str:
+    """Show the errors of the handlers whose latest calls have failed."""
+    failures: dict[str, str] = {}
+    for line in itertools.chain(*logs):
+        found = ENDED.match(line)
+        if found is not None:
+            failures.pop(found['who'], None)
+            if found['how'] == 'failed':
+                failures[found['who']] = line
+    return ''.join(f"{line}\n" for line in [*failures.values()][-MAX_FAILURES:])

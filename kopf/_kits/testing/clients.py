@@ -2,10 +2,8 @@
 A small client of the API for tests. Objects are dicts. Resources are named as in decorators.
 """
 import contextlib
-import itertools
 import json
 import pathlib
-import re
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
@@ -15,7 +13,7 @@ from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
 from kopf._kits.sandbox import direct
-from kopf._kits.testing import waiting
+from kopf._kits.testing import capturing, waiting
 
 __tracebackhide__ = True  # in the tracebacks of pytest
 
@@ -31,12 +29,6 @@ A resource: by any of its names, by the arguments of decorators, as found, or by
 
 BACKOFFS = (0.1, 0.2, 0.5, 1, 2)
 """The delays (seconds) between attempts: the API can be not ready yet for a new resource."""
-
-ENDED = re.compile(r"(?P<who>(\[\S+\] )?\w+ '[^']+') (?P<how>succeeded|failed)\b")
-"""The log messages about the end of a call of a handler."""
-
-MAX_FAILURES = 3
-"""How many errors of handlers are shown."""
 
 MERGE_PATCH = 'application/merge-patch+json'
 
@@ -251,8 +243,9 @@ class Client:
         def explain(error: Any) -> str:
             shown = '\n' + _show(seen[0]) if seen else _explain_absence(error)
             why = f"{waiting.show(error)}\n" if seen and isinstance(error, Exception) else ""
-            return (f"{self._describe_failures()}{_name(kind, name)} has not met the condition in "
-                    f"{timeout:g} seconds: {waiting.describe(condition)}\n{why}Last seen: {shown}")
+            failures = capturing.describe_failures(*self.logs)
+            return (f"{failures}{_name(kind, name)} has not met the condition in {timeout:g} "
+                    f"seconds: {waiting.describe(condition)}\n{why}Last seen: {shown}")
 
         obj: Obj = await waiting.wait_for(check, timeout=timeout, explain=explain)
         return obj
@@ -285,19 +278,9 @@ class Client:
             return False
 
         await waiting.wait_for(check, timeout=timeout, explain=lambda error: (
-            f"{self._describe_failures()}{_name(kind, name)} still exists after {timeout:g} "
-            f"seconds.\nLast seen:\n{_show(seen[0]) if seen else _explain_absence(error)}"))
-
-    def _describe_failures(self) -> str:
-        """Show the errors of the handlers whose latest calls have failed."""
-        failures: dict[str, str] = {}
-        for line in itertools.chain(*self.logs):
-            found = ENDED.match(line)
-            if found is not None:
-                failures.pop(found['who'], None)
-                if found['how'] == 'failed':
-                    failures[found['who']] = line
-        return ''.join(f"{line}\n" for line in [*failures.values()][-MAX_FAILURES:])
+            f"{capturing.describe_failures(*self.logs)}{_name(kind, name)} still exists after "
+            f"{timeout:g} seconds.\n"
+            f"Last seen:\n{_show(seen[0]) if seen else _explain_absence(error)}"))
 
     async def load(self, *sources: Mapping[str, Any] | str | pathlib.Path) -> Objs:
         """

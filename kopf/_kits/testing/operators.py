@@ -13,10 +13,12 @@ import weakref
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders
 from kopf._cogs.structs import credentials
+from kopf._core.actions import inflight
 from kopf._core.intents import registries
 from kopf._core.reactor import waiting as describing
 from kopf._kits import running, shutdown
@@ -24,6 +26,9 @@ from kopf._kits.testing import capturing, scripts, virtual, waiting
 
 if TYPE_CHECKING:
     from kopf._kits.typed.confining import Confinement
+
+START_TIMEOUT = 600.0
+"""How long (seconds, also virtual ones) an operator has to start."""
 
 MAX_CANCELLATIONS = 10
 """How often a task of an operator is cancelled until it is left alone."""
@@ -85,6 +90,7 @@ class Operator:
             **options}
         self._stop: asyncio.Event
         self._task: asyncio.Task[None] | None = None
+        self._underway = inflight.Calls()
 
     def log_in(self, item: credentials.Credentials) -> None:
         """Use these credentials from the next start on."""
@@ -104,6 +110,8 @@ class Operator:
         After its end, it can be started again. If this is cancelled, it stops.
 
         :raises Exception: the error with which the operator has failed to start.
+        :raises TimeoutError: if it has not started in 10 minutes; in virtual time, virtual ones.
+            The text shows the errors of the startup handlers.
         :raises RuntimeError: if it runs already.
         """
         if self._task is not None and not self._task.done():
@@ -124,9 +132,14 @@ class Operator:
             context.run(registries.default_registry_var.set, registry)
         self._task = loop.create_task(
             self._run(registry, ready), name='operator under test', context=context)
+        late = loop.create_task(self._wait_too_long())
         try:
-            await asyncio.wait([ready, self._task], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([ready, self._task, late], return_when=asyncio.FIRST_COMPLETED)
+            if late.done():
+                raise TimeoutError(
+                    f"{late.result()}The operator has not started in {START_TIMEOUT:g} seconds.")
         finally:
+            await aiotasks.cancel([late])
             if not ready.done() or self._task.done():
                 await self.stop()
 
@@ -169,6 +182,19 @@ class Operator:
         lines: list[str] = await waiting.wait_for(find, timeout=timeout, explain=explain)
         return lines
 
+    async def _wait_too_long(self) -> str:
+        """Wait until the startup handlers have had enough time; say which have not succeeded."""
+        loop, why = asyncio.get_running_loop(), ''
+        until = loop.time() + START_TIMEOUT
+        while not why:
+            if isinstance(loop, virtual.VirtualLoop):  # only what the operator does moves the time
+                await loop.wait_idle(after=max(until, loop.time()))
+            else:
+                await asyncio.sleep(max(until - loop.time(), 1.0))
+            why = capturing.describe_failures(self.log) or ''.join(
+                f"{call.describe(loop.time())} has not ended.\n" for call in self._underway)
+        return why
+
     async def _run(
             self, registry: registries.OperatorRegistry | None, ready: 'asyncio.Future[Any]',
     ) -> None:
@@ -178,14 +204,14 @@ class Operator:
                     registry=registry, settings=self.settings, ready_flag=ready,
                     stop_flag=self._stop,
                     **{'vault': vaults.Vault({'test': self._credentials}), **self._options})
-            with shutdown.prolong(roots) as underway:
+            with shutdown.prolong(roots) as self._underway:
                 await running.run_tasks(roots, ignored=_Foreign(self))
                 if stuck := [task for task in self.tasks if _is_stuck(task)]:
                     virtual.forget(stuck)
                     _stuck.extend(stuck)
                     raise RuntimeError(
                         "The operator has not stopped: its handlers go on: "
-                        f"{describing.describe_tasks(stuck, underway)}.")
+                        f"{describing.describe_tasks(stuck, self._underway)}.")
 
 
 def load(

@@ -160,6 +160,30 @@ async def test_failures_to_start_are_raised(registry):
 
 
 @virtual_time
+async def test_startup_handlers_that_never_succeed_are_named(registry):
+    @kopf.on.startup(registry=registry)
+    def picky(**_):
+        raise ValueError("boo")
+
+    async with testing.open_api('sandbox') as api:
+        existing = asyncio.all_tasks()
+        with pytest.raises(TimeoutError, match=r"picky' failed .*boo(.|\n)*not started in 600 sec"):
+            await api.operator(registry=registry).start()
+        assert asyncio.all_tasks() == existing
+
+
+@virtual_time
+async def test_startup_handlers_that_never_end_are_named(registry):
+    @kopf.on.startup(registry=registry)
+    async def slow(**_):
+        await asyncio.Event().wait()
+
+    async with testing.open_api('sandbox') as api:
+        with pytest.raises(TimeoutError, match=r"slow' \(\d+ s, at .*\n.*not started in 600 sec"):
+            await api.operator(registry=registry).start()
+
+
+@virtual_time
 async def test_missing_lines_are_told_with_the_log(registry):
     @kopf.on.startup(registry=registry)
     async def fn(logger, **_):
