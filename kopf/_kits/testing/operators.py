@@ -4,22 +4,25 @@ Operators in the event loop of the test.
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import os
 import re
 import signal
 import threading
+import time
 import types
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from kopf._cogs.aiokits import alarms
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders
 from kopf._cogs.structs import credentials
 from kopf._core.actions import inflight
-from kopf._core.intents import registries
+from kopf._core.intents import causes, registries
 from kopf._core.reactor import waiting as describing
 from kopf._kits import running, shutdown
 from kopf._kits.testing import capturing, scripts, virtual, waiting
@@ -30,11 +33,11 @@ if TYPE_CHECKING:
 START_TIMEOUT = 600.0
 """How long (seconds, also virtual ones) an operator has to start."""
 
+FAREWELL = 60.0
+"""How long (real seconds) async handlers can go on after they are cancelled."""
+
 MAX_CANCELLATIONS = 10
 """How often a task of an operator is cancelled until it is left alone."""
-
-_stuck: list[asyncio.Task[Any]] = []
-"""The tasks that are left alone. They are kept, as they would complain about their destruction."""
 
 _current: contextvars.ContextVar['Operator | None'] = contextvars.ContextVar(
     'current_operator', default=None)
@@ -90,6 +93,7 @@ class Operator:
             **options}
         self._stop: asyncio.Event
         self._task: asyncio.Task[None] | None = None
+        self._roots: Collection[asyncio.Task[Any]] = ()
         self._underway = inflight.Calls()
 
     def log_in(self, item: credentials.Credentials) -> None:
@@ -152,7 +156,32 @@ class Operator:
         if self._task is not None:
             task, self._task = self._task, None
             self._stop.set()
-            await task
+            with self._interrupting_hung(task):
+                await task
+
+    @contextlib.contextmanager
+    def _interrupting_hung(self, root: asyncio.Task[None]) -> Iterator[None]:
+        """Cancel all tasks again and again if async handlers go on after their cancellation."""
+        loop, since = asyncio.get_running_loop(), time.monotonic()
+
+        def check(_: float) -> None:
+            nonlocal since
+            if not any(map(_is_hung, self._underway)):
+                since = time.monotonic()
+            elif time.monotonic() - since > FAREWELL:
+                is_root_stuck = any(map(_is_stuck, self._roots))
+                for task in self.tasks if is_root_stuck else self.tasks - {root}:
+                    task.cancel()
+            else:
+                time.sleep(0.01)  # so that virtual time does not fill the log meanwhile
+            alarm.set(loop.time() + describing.REMINDER_INTERVAL)
+
+        alarm = alarms.Alarm(check)
+        alarm.set(loop.time() + describing.REMINDER_INTERVAL)
+        try:
+            yield
+        finally:
+            alarm.cancel()
 
     @property
     def text(self) -> str:
@@ -200,18 +229,21 @@ class Operator:
     ) -> None:
         with capturing.capture(self.log):
             with _keep_signals():
-                roots = await running.spawn_tasks(
+                self._roots = await running.spawn_tasks(
                     registry=registry, settings=self.settings, ready_flag=ready,
                     stop_flag=self._stop,
                     **{'vault': vaults.Vault({'test': self._credentials}), **self._options})
-            with shutdown.prolong(roots) as self._underway:
-                await running.run_tasks(roots, ignored=_Foreign(self))
-                if stuck := [task for task in self.tasks if _is_stuck(task)]:
-                    virtual.forget(stuck)
-                    _stuck.extend(stuck)
-                    raise RuntimeError(
-                        "The operator has not stopped: its handlers go on: "
-                        f"{describing.describe_tasks(stuck, self._underway)}.")
+            with shutdown.prolong(self._roots) as self._underway:
+                try:
+                    await running.run_tasks(self._roots, ignored=_Foreign(self))
+                finally:
+                    if stuck := [task for task in self.tasks if _is_stuck(task)]:
+                        virtual.forget(stuck)
+                        for task in stuck:  # kept for ever: if destroyed, some would go on for ever
+                            ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+                        raise RuntimeError(
+                            "The operator has not stopped: its handlers go on: "
+                            f"{describing.describe_tasks(stuck, self._underway)}.")
 
 
 def load(
@@ -258,6 +290,12 @@ class _Foreign(Container[asyncio.Task[Any]]):
 def _is_stuck(task: asyncio.Task[Any]) -> bool:
     """Whether the task was cancelled often, in vain: most probably, it waits for a thread."""
     return not task.done() and task.cancelling() > MAX_CANCELLATIONS
+
+
+def _is_hung(call: inflight.Call) -> bool:
+    """Whether an async handler goes on after its cancellation. Cleanup handlers begin after it."""
+    return (call.executor is None and call.task is not None and call.task.cancelling() > 0
+            and getattr(call.handler, 'activity', None) is not causes.Activity.CLEANUP)
 
 
 class _TaskFactory:

@@ -183,6 +183,61 @@ async def test_startup_handlers_that_never_end_are_named(registry):
             await api.operator(registry=registry).start()
 
 
+@pytest.mark.parametrize('decorate', [kopf.on.create, kopf.daemon, kopf.on.event])
+def test_handlers_that_swallow_their_cancellation_are_named(registry, crd, monkeypatch, decorate):
+    monkeypatch.setattr('kopf._kits.testing.operators.FAREWELL', 0.1)
+
+    @decorate('kopfexamples', id='stuck', registry=registry)
+    async def fn(**_):
+        while True:
+            with contextlib.suppress(BaseException):
+                await asyncio.sleep(1)
+
+    @virtual_time
+    async def run():
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(crd)
+            async with api.operator(registry=registry) as operator:
+                await api.client.create('kopfexamples', 'obj')
+                await operator.wait_log("invoked|'stuck'|MODIFIED")
+
+    with pytest.raises(RuntimeError, match=r"has not stopped: .*'stuck' for default/obj"):
+        run()
+
+
+def test_startup_handlers_that_swallow_their_cancellation_are_named(registry, monkeypatch):
+    monkeypatch.setattr('kopf._kits.testing.operators.FAREWELL', 0.1)
+
+    @kopf.on.startup(registry=registry, id='stuck')
+    async def fn(**_):
+        while True:
+            with contextlib.suppress(BaseException):
+                await asyncio.sleep(1)
+
+    @virtual_time
+    async def run():
+        async with testing.open_api('sandbox') as api:
+            await api.operator(registry=registry).start()
+
+    with pytest.raises(RuntimeError, match="has not stopped: .*'stuck'"):
+        run()
+
+
+@virtual_time
+async def test_cleanup_handlers_are_not_interrupted(registry, monkeypatch):
+    monkeypatch.setattr('kopf._kits.testing.operators.FAREWELL', 0.0)
+
+    @kopf.on.cleanup(registry=registry)
+    async def fn(**_):
+        await asyncio.sleep(1000)
+        ended.append(True)
+
+    ended = []
+    async with testing.open_api('sandbox') as api, api.operator(registry=registry):
+        pass
+    assert ended
+
+
 @virtual_time
 async def test_missing_lines_are_told_with_the_log(registry):
     @kopf.on.startup(registry=registry)
