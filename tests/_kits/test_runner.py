@@ -105,6 +105,16 @@ def fn(**_):
     assert "Error: The startup has failed: fn: boo" in runner.output
 
 
+def test_the_error_of_the_startup_is_raised_even_if_the_block_is_empty(script):
+    with pytest.raises(ActivityError, match="boo"):
+        with KopfRunner([*ARGS, script("""
+@kopf.on.startup()
+def fn(**_):
+    raise kopf.PermanentError("boo")
+""")], timeout=200):
+            pass
+
+
 @pytest.mark.parametrize('text, error', [
     ("raise ValueError('boo')", ValueError),
     ("def (", SyntaxError),

@@ -3,6 +3,7 @@ Tasks: how to end them, so that none is left behind.
 """
 import asyncio
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -32,6 +33,17 @@ def revealing() -> Iterator[None]:
     yield
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
+
+
+@contextlib.contextmanager
+def preferring_errors() -> Iterator[None]:
+    """Let a cancellation end the block, but not replace the error that is raised meanwhile."""
+    error = sys.exception()
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not isinstance(error, Exception):
+            raise
 
 
 async def end(task: 'asyncio.Task[Any]', deadline: float) -> None:

@@ -198,7 +198,7 @@ class Operator:
         finally:
             self._monitor.dismiss()
             try:
-                with waiting.remind(self.underway):
+                with waiting.remind(self.underway), aiotasks.preferring_errors():
                     await self._clean_up()
             finally:
                 if self._server is not None:

@@ -86,6 +86,22 @@ async def test_cleanups_are_not_tried_again_if_the_startup_has_failed(diary):
     assert asyncio.get_running_loop().time() == 0
 
 
+async def test_the_error_of_the_startup_is_raised_even_if_the_operator_is_stopped_meanwhile(diary):
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(**_):
+        raise kopf.PermanentError("no way")
+
+    @kopf.on.cleanup(registry=diary.registry)
+    async def cleanup(**_):
+        stop_flag.set()
+        await asyncio.sleep(100)
+
+    stop_flag = asyncio.Event()
+    with pytest.raises(Exception, match="startup has failed.*no way"):
+        await diary.run(stop_flag=stop_flag)
+    assert asyncio.get_running_loop().time() == 0
+
+
 async def test_the_operator_is_cleaned_up_when_its_flag_is_raised(diary):
     stop = asyncio.Event()
     task = asyncio.create_task(diary.run(stop_flag=stop))
