@@ -51,8 +51,8 @@ class Operator:
     The end of the block raises the error of the operator, if there is one. ``log`` contains the
     messages of the log, ``settings`` the settings. See "Test operators" in the documentation.
 
-    :param sources: the handlers: paths of files (``'*.py'``), names of modules, or modules.
-        Default: those of the ``registry``.
+    :param sources: the handlers: paths of files (``'*.py'``), names of modules, modules, or
+        other registries. Default: those of the ``registry``.
     :param credentials: the credentials. The operator uses them even if it has login handlers.
     :param registry: the registry with the handlers, to which those of the ``sources`` are added.
         Default: a new registry for ``sources``; without them, the default registry.
@@ -64,7 +64,7 @@ class Operator:
 
     def __init__(
             self,
-            *sources: str | os.PathLike[str] | types.ModuleType,
+            *sources: str | os.PathLike[str] | types.ModuleType | registries.OperatorRegistry,
             credentials: credentials.Credentials,
             registry: registries.OperatorRegistry | None = None,
             settings: configuration.OperatorSettings | None = None,
@@ -247,13 +247,14 @@ class Operator:
 
 
 def load(
-        sources: Iterable[str | os.PathLike[str] | types.ModuleType],
+        sources: Iterable[
+            str | os.PathLike[str] | types.ModuleType | registries.OperatorRegistry],
         registry: registries.OperatorRegistry | None = None,
         *,
         is_fresh: bool = False,
 ) -> registries.OperatorRegistry:
     """
-    Collect the handlers of files and modules.
+    Collect the handlers of files, modules, and registries.
 
     Modules are imported once per process, and their handlers are copied. So are those of files that
     the test has imported as modules, unless ``is_fresh``. Other files are executed again for each
@@ -263,6 +264,8 @@ def load(
     for source in sources:
         if isinstance(source, types.ModuleType):
             scripts.copy_handlers(source.__name__, registry)
+        elif isinstance(source, registries.OperatorRegistry):
+            scripts.copy_registry(source, registry)
         elif isinstance(source, str) and not source.endswith('.py') and os.sep not in source:
             with scripts.load_into(registry):
                 loaders.preload(paths=[], modules=[source])

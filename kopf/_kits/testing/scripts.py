@@ -138,6 +138,12 @@ def copy_handlers(module: str, target: registries.OperatorRegistry) -> None:
     _copy([*declared, *_find(default, module, submodules=True)], target)
 
 
+def copy_registry(source: registries.OperatorRegistry, target: registries.OperatorRegistry) -> None:
+    """Copy all handlers and conversions of a registry."""
+    target._converters.update(source._converters)
+    _copy([(attr, each) for attr, handlers in _iterate(source) for each in handlers], target)
+
+
 def _copy(found: Iterable[tuple[str, Any]], target: registries.OperatorRegistry) -> None:
     for attr, handler in found:
         handlers = getattr(target, attr)

@@ -380,6 +380,26 @@ def {name}(logger, **_):
 
 
 @virtual_time
+async def test_registries_are_added_to_the_others(registry, crd, script):
+    path = script("""
+@kopf.on.create('kopfexamples')
+def one(**_):
+    pass
+""")
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    def two(**_):
+        pass
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(path, registry) as operator:
+            await api.client.create('kopfexamples', 'obj')
+            await operator.wait_log("'one' succeeded")
+            await operator.wait_log("two' succeeded")
+
+
+@virtual_time
 async def test_the_log_levels_are_as_before(registry):
     import logging
     before = logging.getLogger('kopf').level, list(logging.getLogger().handlers)
