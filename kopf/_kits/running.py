@@ -10,8 +10,9 @@ import contextvars
 import dataclasses
 import functools
 import inspect
+import re
 import warnings
-from collections.abc import Callable, Collection, Container, Coroutine, Iterator
+from collections.abc import Callable, Collection, Container, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import flags
@@ -20,6 +21,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import references
 from kopf._core.actions import inflight, observers
+from kopf._core.intents import registries
 from kopf._core.reactor import operating
 from kopf._kits import shutdown
 
@@ -47,6 +49,7 @@ class Options(operating.Options):
     _adjust: Callable[[configuration.OperatorSettings], None] | None = None
 
     def __post_init__(self) -> None:
+        _verify(vars(self))
         if isinstance(self.namespaces, str):  # not a collection of its letters
             self.namespaces = [self.namespaces]
         if self.namespace is not None:
@@ -60,6 +63,33 @@ class Options(operating.Options):
                 "Neither namespaces= nor clusterwide=True: the operator is cluster-wide; in the "
                 "future, one of these will be required.", FutureWarning, stacklevel=4)
             self.clusterwide = True
+
+
+TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    'registry': (registries.OperatorRegistry, "a kopf.OperatorRegistry"),
+    'settings': (configuration.OperatorSettings, "kopf.OperatorSettings"),
+    'namespaces': (Collection, "a collection of names, patterns, or regular expressions"),
+    'lifecycle': (Callable, "a function"),  # type: ignore[dict-item]
+    'identity': (str, "a string"),
+    'liveness_endpoint': (str, "a URL"),
+    'loop': (asyncio.AbstractEventLoop, "an event loop of asyncio"),
+}
+"""The types of the parameters that would fail late otherwise, and far from here."""
+
+
+def _verify(parameters: Mapping[str, Any]) -> None:
+    """
+    Verify the types of the parameters that are given.
+
+    :raises TypeError: if one of them is of a wrong type.
+    """
+    for name, (type_, wanted) in TYPES.items():
+        value = parameters.get(name)
+        is_right = value is None or isinstance(value, type_)
+        if name == 'namespaces' and is_right:
+            is_right = all(isinstance(each, (str, re.Pattern)) for each in value or ())
+        if not is_right:
+            raise TypeError(f"{name}= must be {wanted}, not {value!r}.")
 
 
 def _with_parameters_of(
@@ -165,8 +195,8 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     :param _shadow: what compares the operator with another one. Internal.
     :param _adjust: what changes the settings after the startup handlers. Internal.
     :returns: the root tasks.
-    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
-        an event nor a future.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a parameter is of
+        a wrong type, e.g. if a flag is neither an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     """
@@ -249,8 +279,8 @@ async def operator(**parameters: Any) -> None:
     :param _observer: what is notified of attempts and writes. Internal.
     :param _shadow: what compares the operator with another one. Internal.
     :param _adjust: what changes the settings after the startup handlers. Internal.
-    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
-        an event nor a future.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a parameter is of
+        a wrong type, e.g. if a flag is neither an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     :raises Exception: if a startup or cleanup handler has failed permanently.
@@ -315,12 +345,13 @@ def run(**parameters: Any) -> None:
     :param _observer: what is notified of attempts and writes. Internal.
     :param _shadow: what compares the operator with another one. Internal.
     :param _adjust: what changes the settings after the startup handlers. Internal.
-    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
-        an event nor a future.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a parameter is of
+        a wrong type, e.g. if a flag is neither an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     :raises Exception: if a startup or cleanup handler has failed permanently.
     """
+    _verify(parameters)
     loop: asyncio.AbstractEventLoop | None = parameters.pop('loop', None)
     coro = operator(**parameters)
     with contextlib.suppress(asyncio.CancelledError):

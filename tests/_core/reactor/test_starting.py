@@ -1,4 +1,5 @@
 import asyncio
+import re
 import signal
 import threading
 
@@ -43,6 +44,19 @@ def test_one_namespace_is_not_taken_for_its_letters():
 @pytest.fixture()
 def diary():
     return Diary()
+
+
+@pytest.mark.parametrize('name, value', [
+    ('registry', 5), ('settings', {}), ('namespaces', [1]), ('namespaces', 5), ('lifecycle', 5),
+    ('identity', 5), ('liveness_endpoint', 5)])
+async def test_parameters_of_wrong_types_are_named(name, value):
+    with pytest.raises(TypeError, match=rf"^{name}= must be .*, not {re.escape(repr(value))}"):
+        await kopf.operator(**{'clusterwide': name != 'namespaces', name: value})
+
+
+def test_a_wrong_event_loop_is_named():
+    with pytest.raises(TypeError, match="^loop= must be .*, not 'x'"):
+        kopf.run(clusterwide=True, loop='x')
 
 
 async def test_nothing_is_asked_of_the_cluster_before_the_startup_has_succeeded(diary):
