@@ -110,7 +110,8 @@ class Patch(dict[str, Any]):
     @property
     def fns(self) -> list[PatchFn]:
         """
-        Functions that get the newest raw body of the object, and change the body in place.
+        Functions that get the newest raw body of the object, and change the body in place. A
+        function that returns another body instead is an error.
 
         Use functions if a change depends on the current state, e.g. to append to a list. Kopf can
         call a function several times, also with a body that has its change already.
@@ -176,6 +177,10 @@ class Patch(dict[str, Any]):
                 if inspect.iscoroutine(returned):
                     returned.close()
                     raise TypeError(f"{fn!r} is async; functions of patches cannot be.")
+                if (isinstance(returned, Mapping) and 'metadata' in returned
+                        and returned.get('kind') == target.get('kind') and returned != target):
+                    raise TypeError(f"{fn!r} returns a new body; functions of patches must change "
+                                    "the body in place.")
         return target
 
 

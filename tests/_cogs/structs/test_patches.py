@@ -294,3 +294,20 @@ def test_functions_of_patches_cannot_be_async():
 
     with pytest.raises(TypeError, match="is async"):
         Patch(fns=[fn]).apply({})
+
+
+def test_functions_of_patches_cannot_return_new_bodies():
+    body = {'kind': 'KopfExample', 'metadata': {'name': 'obj'}, 'spec': {}}
+    with pytest.raises(TypeError, match="returns a new body.*in place"):
+        Patch(fns=[lambda body: {**body, 'spec': {'field': 'value'}}]).apply(body)
+
+
+@pytest.mark.parametrize('fn', [
+    lambda body: body,
+    lambda body: dict(body),
+    lambda body: body['spec'].setdefault('template', {'metadata': {}}),
+    lambda body: body['metadata'].setdefault('labels', {}),
+    lambda body: body['spec'].get('field'),
+])
+def test_functions_of_patches_can_return_anything_else(fn):
+    Patch(fns=[fn]).apply({'kind': 'KopfExample', 'metadata': {'name': 'obj'}, 'spec': {}})
