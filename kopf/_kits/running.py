@@ -12,7 +12,7 @@ import functools
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Collection, Container, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import flags
@@ -68,7 +68,7 @@ class Options(operating.Options):
 TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     'registry': (registries.OperatorRegistry, "a kopf.OperatorRegistry"),
     'settings': (configuration.OperatorSettings, "kopf.OperatorSettings"),
-    'namespaces': (Collection, "a collection of names, patterns, or regular expressions"),
+    'namespaces': (Iterable, "a collection of names, patterns, or regular expressions"),
     'lifecycle': (Callable, "a function"),  # type: ignore[dict-item]
     'identity': (str, "a string"),
     'liveness_endpoint': (str, "a URL"),
@@ -86,8 +86,8 @@ def _verify(parameters: Mapping[str, Any]) -> None:
     for name, (type_, wanted) in TYPES.items():
         value = parameters.get(name)
         is_right = value is None or isinstance(value, type_)
-        if name == 'namespaces' and is_right:
-            is_right = all(isinstance(each, (str, re.Pattern)) for each in value or ())
+        if name == 'namespaces' and isinstance(value, Collection):
+            is_right = all(isinstance(each, (str, re.Pattern)) for each in value)
         if not is_right:
             raise TypeError(f"{name}= must be {wanted}, not {value!r}.")
 
