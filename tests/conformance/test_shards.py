@@ -5,7 +5,7 @@ The real API is skipped if it does not have the feature gate ``ShardedListAndWat
 """
 import pytest
 
-from kopf._cogs.clients.selections import hash_text
+from kopf._cogs.clients.shardselectors import hash_text
 from tests.conformance.apis import PARTIAL_LIST, TABLE, make
 
 UID, NAMESPACE = 'object.metadata.uid', 'object.metadata.namespace'
