@@ -95,6 +95,7 @@ class Vault:
         """When the credentials of the latest login have expired, if all of them had already."""
         self._connected: set[str] = set()
         self._on_connected: ConnectedFn | None = None
+        self._is_guarded = False
         self._failed = asyncio.Event()
         self._failure = ''
         self.populate(items or {})
@@ -209,11 +210,12 @@ class Vault:
 
         :raises LoginError: always, when that has happened.
         """
+        self._is_guarded = True
         await self._failed.wait()
         raise credentials.LoginError(self._failure)
 
     async def _renew(self) -> credentials.Credentials:
-        if self._failed.is_set():
+        if self._is_guarded and self._failed.is_set():  # it is over
             raise credentials.LoginError(self._failure)
         if self._lost_since is None:
             self._lost_since = asyncio.get_running_loop().time()

@@ -288,7 +288,8 @@ async def test_those_who_watch_over_the_vault_are_told_when_it_is_over():
         await guard
 
 
-async def test_a_login_that_has_failed_is_not_repeated():
+@pytest.mark.parametrize(('is_guarded', 'number'), [(True, 1), (False, 3)])
+async def test_a_login_that_has_failed_is_not_repeated_if_the_operator_ends(is_guarded, number):
     logins = []
 
     async def login():
@@ -296,10 +297,15 @@ async def test_a_login_that_has_failed_is_not_repeated():
         raise LoginError("boo!")
 
     vault = Vault(login=login)
+    guard = asyncio.create_task(vault.guard()) if is_guarded else None
+    await asyncio.sleep(0)
     for _ in range(3):
         with pytest.raises(LoginError, match="boo!"):
             await vault.obtain()
-    assert len(logins) == 1
+    assert len(logins) == number
+    if guard is not None:
+        with pytest.raises(LoginError, match="boo!"):
+            await guard
 
 
 @pytest.mark.looptime
