@@ -207,6 +207,10 @@ def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[inflight.Call
         yield shutdowns[0].underway if shutdowns else inflight.Calls()
 
 
+class Foreign(Container[asyncio.Task[Any]]):
+    """All tasks that do not belong to one operator, if it is known who has started each task."""
+
+
 async def finish_tasks(
         *, ignored: Container[asyncio.Task[Any]], underway: inflight.Calls | None = None,
         timeout: float = HUNG_TASKS_TIMEOUT,
@@ -215,14 +219,15 @@ async def finish_tasks(
     Wait until all tasks of the event loop have ended, except the ignored ones and the current one.
 
     After the timeout, the tasks are cancelled, and so are the tasks that they start then. While
-    another operator runs in the event loop, no task is: all of them can belong to that operator.
+    another operator runs in the event loop, no task is, unless it is known which are `Foreign`.
     """
     underway = inflight.Calls() if underway is None else underway
 
     def find() -> list[asyncio.Task[Any]]:
         loop, current = asyncio.get_running_loop(), asyncio.current_task()
         for core in [ref() for ref in _shutdowns.keyrefs()]:
-            if core is not None and core.get_loop() is loop and not core.done():
+            if core is not None and core.get_loop() is loop and not core.done() and (
+                    not isinstance(ignored, Foreign)):
                 return []
         return [task for task in asyncio.all_tasks() if task not in ignored and task is not current]
 

@@ -12,7 +12,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from kopf._cogs.aiokits import alarms
@@ -278,7 +278,7 @@ def load(
     return registry
 
 
-class _Foreign(Container[asyncio.Task[Any]]):
+class _Foreign(shutdown.Foreign):
     """The tasks of the loop that the operator has not started, or cannot end."""
 
     def __init__(self, operator: Operator) -> None:

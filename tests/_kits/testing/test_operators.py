@@ -148,6 +148,23 @@ async def test_the_tasks_of_others_outlive_the_operator(registry, crd):
 
 
 @virtual_time
+async def test_the_tasks_of_an_operator_end_also_beside_another_one(registry, crd):
+    left = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def fn(**_):
+        left.append(asyncio.create_task(asyncio.sleep(1000)))
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=kopf.OperatorRegistry()):
+            async with api.operator(registry=registry):
+                await api.client.create('kopfexamples', 'a')
+                await asyncio.sleep(1)
+            assert left[0].cancelled()
+
+
+@virtual_time
 async def test_failures_to_start_are_raised(registry):
     @kopf.on.startup(registry=registry)
     async def fn(**_):
