@@ -351,8 +351,8 @@ def run(**parameters: Any) -> None:
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     :raises Exception: if a startup or cleanup handler has failed permanently.
     """
-    _verify(parameters)
     loop: asyncio.AbstractEventLoop | None = parameters.pop('loop', None)
+    _verify({'loop': loop})
     coro = operator(**parameters)
     with contextlib.suppress(asyncio.CancelledError):
         if loop is None:

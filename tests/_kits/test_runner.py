@@ -93,13 +93,16 @@ async def test_it_works_in_a_test_with_a_loop(script):
     assert runner.exit_code == 0
 
 
-def test_the_error_of_the_operator_is_raised(script):
-    with pytest.raises(ActivityError, match="boo"):
-        with KopfRunner([*ARGS, script("""
+FAILING = """
 @kopf.on.startup()
 def fn(**_):
     raise kopf.PermanentError("boo")
-""")], timeout=200) as runner:
+"""
+
+
+def test_the_error_of_the_operator_is_raised(script):
+    with pytest.raises(ActivityError, match="boo"):
+        with KopfRunner([*ARGS, script(FAILING)], timeout=200) as runner:
             runner.future.result(200)
     assert runner.exit_code == 1
     assert "Error: The startup has failed: fn: boo" in runner.output
@@ -107,11 +110,7 @@ def fn(**_):
 
 def test_the_error_of_the_startup_is_raised_even_if_the_block_is_empty(script):
     with pytest.raises(ActivityError, match="boo"):
-        with KopfRunner([*ARGS, script("""
-@kopf.on.startup()
-def fn(**_):
-    raise kopf.PermanentError("boo")
-""")], timeout=200):
+        with KopfRunner([*ARGS, script(FAILING)], timeout=200):
             pass
 
 

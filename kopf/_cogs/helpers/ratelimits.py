@@ -1,7 +1,7 @@
 """
 Rate limits: own ones by token buckets, and those of servers by the header ``Retry-After``.
 
-Token buckets allow a burst at first, then a slow constant rate, as in client-go. The time is an
+Token buckets allow a burst at first, then a slow constant rate, as in client-go. Their time is an
 argument everywhere: monotonic, in seconds.
 """
 import collections

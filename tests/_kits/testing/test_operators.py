@@ -200,15 +200,18 @@ async def test_startup_handlers_that_never_end_are_named(registry):
             await api.operator(registry=registry).start()
 
 
+async def swallow(**_):
+    """A handler that swallows each cancellation."""
+    while True:
+        with contextlib.suppress(BaseException):
+            await asyncio.sleep(1)
+
+
 @pytest.mark.parametrize('decorate', [kopf.on.create, kopf.daemon, kopf.on.event])
 def test_handlers_that_swallow_their_cancellation_are_named(registry, crd, monkeypatch, decorate):
     monkeypatch.setattr('kopf._kits.testing.operators.FAREWELL', 0.1)
 
-    @decorate('kopfexamples', id='stuck', registry=registry)
-    async def fn(**_):
-        while True:
-            with contextlib.suppress(BaseException):
-                await asyncio.sleep(1)
+    decorate('kopfexamples', id='stuck', registry=registry)(swallow)
 
     @virtual_time
     async def run():
@@ -225,11 +228,7 @@ def test_handlers_that_swallow_their_cancellation_are_named(registry, crd, monke
 def test_startup_handlers_that_swallow_their_cancellation_are_named(registry, monkeypatch):
     monkeypatch.setattr('kopf._kits.testing.operators.FAREWELL', 0.1)
 
-    @kopf.on.startup(registry=registry, id='stuck')
-    async def fn(**_):
-        while True:
-            with contextlib.suppress(BaseException):
-                await asyncio.sleep(1)
+    kopf.on.startup(registry=registry, id='stuck')(swallow)
 
     @virtual_time
     async def run():
