@@ -8,11 +8,10 @@ import base64
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from kopf._cogs.structs import bodies, dicts, patches
 
-T = TypeVar('T')
 
 MANAGED_KEY = 'kopf-managed'
 DEFAULT_PREFIX = 'kopf.zalando.org'
@@ -154,11 +153,6 @@ class StorageStanzaCleaner:
             del essence['metadata']
         if 'status' in essence and not essence['status']:
             del essence['status']
-
-
-def find_first(values: Iterable[T | None]) -> T | None:
-    """Find the first value that is not None, e.g. of several storages."""
-    return next((value for value in values if value is not None), None)
 
 
 def get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:

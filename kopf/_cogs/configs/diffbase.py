@@ -303,7 +303,10 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         return result
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
-        return conventions.find_first(storage.fetch(body=body) for storage in self.storages)
+        for storage in self.storages:
+            if (essence := storage.fetch(body=body)) is not None:
+                return essence
+        return None
 
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,

@@ -299,8 +299,10 @@ class MultiProgressStorage(ProgressStorage):
         self.storages = storages
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        return conventions.find_first(
-            storage.fetch(key=key, body=body) for storage in self.storages)
+        for storage in self.storages:
+            if (record := storage.fetch(key=key, body=body)) is not None:
+                return record
+        return None
 
     def store(
             self,
@@ -322,14 +324,20 @@ class MultiProgressStorage(ProgressStorage):
             storage.touch(body=body, patch=patch, value=value)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        return conventions.find_first(storage.touched(body=body) for storage in self.storages)
+        for storage in self.storages:
+            if (value := storage.touched(body=body)) is not None:
+                return value
+        return None
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
         for storage in self.storages:
             storage.store_cycle(body=body, patch=patch, value=value)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
-        return conventions.find_first(storage.fetch_cycle(body=body) for storage in self.storages)
+        for storage in self.storages:
+            if (value := storage.fetch_cycle(body=body)) is not None:
+                return value
+        return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         for storage in self.storages:
