@@ -27,7 +27,7 @@ from tests._cogs.cluster.test_discovery import (  # noqa: F401
     cluster,
     set_group,
 )
-from tests._core.reactor.test_queueing import Passes, make_informers
+from tests._core.path.test_queueing import Passes, make_informers
 from tests.crds import make_crd
 
 FULL = ['list', 'watch', 'patch']
