@@ -6,24 +6,38 @@ import contextlib
 import pathlib
 import sys
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from kopf._kits.testing import runs, scripts
 
 
-def find_folders(sources: Collection[runs.Source]) -> frozenset[pathlib.Path]:
-    """Find the folders of the files, from which these can import modules."""
-    return frozenset(
-        pathlib.Path(source).resolve().parent for source in sources
-        if not isinstance(source, types.ModuleType) and pathlib.Path(source).is_file())
+PROJECT_FILES = ('pyproject.toml', 'setup.py', '.git')
+"""By which the root folder of a project is known."""
+
+
+def find_folders(sources: Collection[runs.Source]) -> list[pathlib.Path]:
+    """
+    Find the folders from which the files can import modules: theirs, and those of their projects.
+
+    The packages of a project can be installed, but only one version of them.
+    """
+    folders: list[pathlib.Path] = []
+    for source in sources:
+        if not isinstance(source, types.ModuleType) and pathlib.Path(source).is_file():
+            folder = pathlib.Path(source).resolve().parent
+            root = next((each for each in (folder, *folder.parents) if any(
+                (each / name).exists() for name in PROJECT_FILES)), None)
+            folders += [folder] if root is None else [folder, root / 'src', root]
+    return folders
 
 
 class Imports:
     """The modules of a version, as far as they are from a folder that other versions do not use."""
 
-    def __init__(self, folders: frozenset[pathlib.Path], others: frozenset[pathlib.Path]) -> None:
+    def __init__(self, folders: Sequence[pathlib.Path], others: Sequence[pathlib.Path]) -> None:
         """The folders of this version, and those of the other one, if there is any."""
-        self._own, self._foreign = folders - others if others else others, others - folders
+        self._own = [each for each in folders if others and each not in others]
+        self._foreign = [each for each in others if each not in folders]
         self._modules: dict[str, types.ModuleType] = {}
 
     @contextlib.contextmanager
@@ -60,7 +74,7 @@ def _is_from(folder: pathlib.Path, name: str, module: types.ModuleType) -> bool:
     if name.startswith(scripts.PREFIX):
         return place.parent == folder
     top = name.partition('.')[0]  # it is in the folder itself: libraries are deeper
-    return place.is_relative_to(folder) and place != folder and (
+    return top != 'kopf' and place.is_relative_to(folder) and place != folder and (
         place.relative_to(folder).parts[0].partition('.')[0] == top)
 
 

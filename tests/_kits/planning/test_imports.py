@@ -86,3 +86,38 @@ def test_versions_in_the_same_folder_share_its_modules(cluster, versions):
     made = testing.plan(new, against=[other], origin=cluster.credentials)
     assert not made.items
     assert not made.failures
+
+
+@pytest.fixture(params=['', 'src'])
+def projects(request, tmp_path):
+    """Two checkouts of a project, whose package is installed from the first one."""
+    for name in ('new', 'old'):
+        package = tmp_path / name / request.param / 'values'
+        package.mkdir(parents=True)
+        (package / '__init__.py').write_text(f'VALUE = {name!r}')
+        operators = tmp_path / name / 'operators'
+        operators.mkdir()
+        (operators / 'main.py').write_text(PACKAGED)
+        (tmp_path / name / 'pyproject.toml').touch()
+    sys.path.append(str(tmp_path / 'new' / request.param))
+    return [tmp_path / name / 'operators' / 'main.py' for name in ('new', 'old')]
+
+
+PACKAGED = '''
+import kopf
+import values
+
+@kopf.reconcile('kopfexamples', owns=['configmaps'])
+async def child(name, **_):
+    yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+           'data': {'n': values.VALUE}}
+'''
+
+
+@pytest.mark.usefixtures('parent')
+def test_each_version_has_the_packages_of_its_project(cluster, projects):
+    new, old = projects
+    made = testing.plan(new, against=[old], origin=cluster.credentials)
+    item, = made.items
+    assert [(field.old, field.new) for field in item.fields] == [('old', 'new')]
+    assert not made.failures
