@@ -268,7 +268,11 @@ async def test_nothing_is_written_after_a_restart(kube, kind, run, proxy, journa
     def fn(name, **_):
         journal.append(name)
         yield configmap(name, a='b')
-        yield deployment(name)
+        manifest = deployment(name)
+        template = manifest['spec']['template']['spec']
+        template.update(volumes=[], initContainers=[], imagePullSecrets=[], tolerations=[])
+        template['containers'][0].update(env=[], ports=[], volumeMounts=[], args=[])
+        yield manifest
         yield {'apiVersion': 'v1', 'kind': 'Secret', 'stringData': {'a': 'b'}, 'type': 'Opaque'}
         yield {'apiVersion': 'v1', 'kind': 'Service', 'spec': {
             'selector': {'a': 'b'}, 'ports': [{'port': 80, 'protocol': 'TCP'}]}, 'status': {}}

@@ -12,6 +12,13 @@ from typing import Any
 Path = tuple[str, ...]
 """Where a field is in a manifest. The items of lists are ``[]``."""
 
+KEYED_LISTS = frozenset({
+    'claims', 'env', 'finalizers', 'hostAliases', 'imagePullSecrets', 'initContainers',
+    'matchConditions', 'ownerReferences', 'ports', 'resourceClaims', 'schedulingGates', 'secrets',
+    'topologySpreadConstraints', 'volumeDevices', 'volumeMounts', 'volumes', 'webhooks',
+})
+"""The lists of built-in kinds whose items have keys: if they are empty, nothing is recorded."""
+
 
 def find_applied(raw: Mapping[str, Any], manager: str | None) -> Any:
     """Find the ``fieldsV1`` of what the manager has applied; None if it has applied nothing."""
@@ -36,7 +43,8 @@ def owns(fields: Any, value: Any, *, unrecorded: Collection[Path] = (), path: Pa
         for key, val in value.items():
             nested = fields.get(f'f:{key}')
             if nested is None:
-                if val is not None and (not unrecorded or (*path, key) not in unrecorded):
+                if val is not None and not (_is_void(val) and (
+                        (key in KEYED_LISTS and val == []) or (*path, key) in unrecorded)):
                     return False
             elif not owns(nested, val, unrecorded=unrecorded, path=(*path, key)):
                 return False
@@ -48,10 +56,11 @@ def owns(fields: Any, value: Any, *, unrecorded: Collection[Path] = (), path: Pa
 
 def find_unrecorded(fields: Any, value: Any, path: Path = ()) -> Iterator[Path]:
     """
-    Find the empty mappings in an applied manifest of which the API server has recorded nothing.
+    Find what is empty in an applied manifest, and of which the API server has recorded nothing.
 
-    ``fields`` are from the response. Kubernetes before 1.21 does not record empty mappings, except
-    for those that are replaced as a whole, e.g. selectors of labels.
+    ``fields`` are from the response. Kubernetes does not record empty lists whose items have keys.
+    Before 1.21, it does not record empty mappings, except for those that are replaced as a whole,
+    e.g. selectors of labels.
     """
     if not fields or not isinstance(fields, Mapping):
         return
@@ -72,8 +81,8 @@ def find_unrecorded(fields: Any, value: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _is_void(value: object) -> bool:
-    """Whether it is a mapping with nothing in it, or only with such mappings."""
-    return isinstance(value, Mapping) and all(map(_is_void, value.values()))
+    """Whether it is an empty list, or a mapping with nothing in it but such lists or mappings."""
+    return value == [] or isinstance(value, Mapping) and all(map(_is_void, value.values()))
 
 
 def _owns_items(

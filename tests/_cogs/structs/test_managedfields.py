@@ -119,7 +119,22 @@ def test_newer_kubernetes_records_all_fields():
 
 
 def test_other_absent_fields_are_not_unrecorded_ones():
-    assert set(find_unrecorded({'f:a': {}}, {'a': 1, 'b': 2, 'c': [], 'd': None})) == set()
+    assert set(find_unrecorded({'f:a': {}}, {'a': 1, 'b': 2, 'c': [1], 'd': None})) == set()
+
+
+def test_empty_lists_of_custom_kinds_can_be_unrecorded():
+    fields, value = {'f:a': {}}, {'a': 1, 'items': []}
+    found = set(find_unrecorded(fields, value))
+    assert found == {('items',)}
+    assert not owns(fields, value) and owns(fields, value, unrecorded=found)
+    assert not owns(fields, {'a': 1, 'items': [1]}, unrecorded=found)
+
+
+def test_empty_lists_with_keys_are_not_recorded_in_built_in_kinds():
+    assert owns({'f:a': {}}, {'a': 1, 'env': []})
+    assert not owns({'f:a': {}}, {'a': 1, 'env': [{'name': 'a'}]})
+    assert not owns({'f:a': {}}, {'a': 1, 'args': []})
+    assert not owns({'f:a': {}}, {'a': 1, 'env': {}})
 
 
 def test_an_item_with_a_defaulted_key_is_found_among_all_that_it_can_be():
