@@ -42,15 +42,23 @@ class Risk(enum.Enum):
 @dataclasses.dataclass(slots=True)
 class _Tally:
     """When something was taken from a budget, in monotonic times."""
-    taken: dict[str, float] = dataclasses.field(default_factory=collections.OrderedDict)
-    """By the uids of the objects: further attempts for an object are the same step."""
+    taken: dict[str, tuple[float, float]] = dataclasses.field(
+        default_factory=collections.OrderedDict)
+    """
+    By the uids of the objects, also with how many objects there were: further attempts for an
+    object are the same step.
+    """
     exceeded: float = float('-inf')
     """When the budget was exceeded for the last time."""
     excesses: int = 0
 
     def expire(self, now: float) -> None:
-        while self.taken and self.taken[first := next(iter(self.taken))] <= now - PERIOD:
+        while self.taken and self.taken[first := next(iter(self.taken))][0] <= now - PERIOD:
             del self.taken[first]
+
+    def count(self, total: float) -> float:
+        """Count the objects before the first step of the period; at least the ``total`` of now."""
+        return max(total, next(iter(self.taken.values()), (0.0, 0.0))[1])
 
     def exceed(self, now: float) -> bool:
         """Note that the budget is exceeded; return whether that is news."""
@@ -87,9 +95,7 @@ class Brakes:
         """
         tally = self._tallies[risk, resource]
         tally.expire(now.mono)
-        if risk is Risk.DELETION:
-            total += len(tally.taken)
-        budget = self._get_budget(risk, total)
+        budget = self._get_budget(risk, tally.count(total))
         if budget is None or uid in tally.taken:
             return None
         is_stopping = self._settings.stop and not self._settings.released
@@ -98,16 +104,15 @@ class Brakes:
         if is_over and not is_released(parent, now=now.wall):
             name = '.'.join(filter(None, (resource.plural, resource.group)))
             text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is the "
-                    f"budget of settings.brakes")
-            advice = f"If that is right: kopf brakes release {owner.plural} -A --selector=''"
-            if tally.exceed(now.mono):
-                if is_stopping:
-                    logger.error(f"Stopped: {text}. {advice}")
-                else:
-                    logger.warning(f"Found: {text}.")
+                    f"budget of settings.brakes.")
             if is_stopping:
-                return f"{text}. {advice}"
-        tally.taken[uid] = now.mono
+                text += f" If that is right: kopf brakes release {owner.plural} -A --selector=''"
+            if tally.exceed(now.mono):
+                log, found = (logger.error, "Stopped") if is_stopping else (logger.warning, "Found")
+                log(f"{found}: {text}")
+            if is_stopping:
+                return text
+        tally.taken[uid] = now.mono, total
         return None
 
     @property

@@ -249,6 +249,18 @@ async def test_budgets(registry, wish, brakes, deleted):
 
 
 @kopf.testing.virtual_time
+async def test_shares_are_of_what_there_was_though_all_is_deleted_at_once(registry, wish):
+    world, settings = World(), make_settings(stop=True, share=0.5)
+    async with world:
+        async with world.operator(registry=registry, settings=settings):
+            await asyncio.sleep(50)
+        wish.children = False
+        async with world.operator(registry=registry, settings=settings):
+            await asyncio.sleep(300)
+            assert await world.count() == PARENTS // 2
+
+
+@kopf.testing.virtual_time
 async def test_what_users_delete_is_not_counted(registry):
     world, settings = World(), make_settings(stop=True)
     async with world, world.operator(registry=registry, settings=settings) as operator:
