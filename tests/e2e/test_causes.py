@@ -206,6 +206,35 @@ async def test_one_function_for_creation_and_resuming_is_called_once(
     assert journal == ['x', 'x', 'x']
 
 
+async def test_resuming_happens_once_in_each_process_though_other_handlers_do_not_finish(
+        kube, kind, journal, embedded):
+
+    @kopf.on.create(*kind.selector, id='fn')
+    @kopf.on.resume(*kind.selector, id='fn')
+    def fn(**_):
+        journal.append('fn')
+
+    @kopf.on.create(*kind.selector, id='unfinished_fn')
+    def unfinished_fn(**_):
+        raise kopf.TemporaryError("Not yet.", delay=1000)
+
+    def is_recorded(obj):
+        records = obj['metadata'].get('annotations', {})
+        return sum('"success":true' in record or 'Not yet' in record for record in records.values()
+                   ) == 2
+
+    operator = embedded()
+    await kube.create(kind, 'x')
+    for number in (1, 2, 3):
+        await journal.wait(*['fn'] * number)
+        await kube.wait_for(kind, 'x', is_recorded)
+        await kube.patch(kind, 'x', {'metadata': {'labels': {'number': str(number)}}})
+        operator.stop()
+        assert journal == ['fn'] * number
+        operator = embedded()
+    await journal.wait(*['fn'] * 4)
+
+
 async def test_a_failed_resuming_is_tried_again_but_not_repeated_then(
         kube, kind, journal, embedded):
 

@@ -430,5 +430,11 @@ def test_the_pending_progress_is_the_same_record_by_record(
 @turns
 @patient
 def test_no_handler_is_repeated_or_forgotten(stories: Mapping[str, Story], title: str) -> None:
-    assert stories[title].calls == stories['release'].calls
-    assert all(calls == [*range(len(calls))] for calls in stories[title].calls.values())
+    expected = {key: [*calls] for key, calls in stories['release'].calls.items()}
+    assert all(calls == [*range(len(calls))] for calls in expected.values())
+    if title != 'release & ours':  # the last operator that resumes is ours, with its own resuming
+        for key, calls in expected.items():
+            if key.startswith('resumed ') and key.endswith(
+                    (' resume-simple', ' resume-failing', ' resume-patching')):
+                calls *= 2
+    assert stories[title].calls == expected

@@ -123,8 +123,7 @@ class Target(NamedTuple):
         """Log the patch, without the values of Secrets."""
         if self.logger.isEnabledFor(logging.DEBUG):
             from kopf._cogs.structs import concealing  # only for this level
-            shown = concealing.conceal(patch, self.resource)
-            self.logger.debug(f"Patching with: {shown!r}")
+            self.logger.debug(f"Patching with: {concealing.conceal(patch, self.resource)!r}")
 
     def report(self, inconsistencies: Sequence[diffs.DiffItem]) -> None:
         """Warn of what the API server has not stored."""

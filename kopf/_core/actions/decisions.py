@@ -81,8 +81,7 @@ def fetch_old(
         old = cast(bodies.BodyEssence, compaction.complete(old, current))
     if old is None:
         return None, False
-    old = _strip(old, settings)
-    return versions.update(old, body=body, current=current, converter=converter)
+    return versions.update(_strip(old, settings), body=body, current=current, converter=converter)
 
 
 def build_essence(

@@ -97,6 +97,10 @@ class HandlerState(NamedTuple):
     def new(cls, *, now: clocks.Moment, purpose: causes.Reason | None = None) -> 'HandlerState':
         return cls(started=now.wall, began=now.mono, purpose=purpose.value if purpose else None)
 
+    def anew(self, *, now: clocks.Moment) -> 'HandlerState':
+        """Begin anew for the same purpose."""
+        return self.new(now=now)._replace(purpose=self.purpose)
+
     @classmethod
     def from_record(cls, record: progress.ProgressRecord, *, now: clocks.Moment) -> 'HandlerState':
         """

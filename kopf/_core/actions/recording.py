@@ -6,7 +6,7 @@ where the records are. Authors can write their own storages.
 """
 import enum
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
@@ -105,19 +105,25 @@ def fetch_all(
 
 
 def restore(
-        declared: Iterable[handlers.ChangingHandler],
+        declared: Collection[handlers.ChangingHandler],
         *,
         body: bodies.Body,
         settings: configuration.OperatorSettings,
         now: clocks.Moment,
+        initial: bool = False,
 ) -> cycles.Cycle | None:
     """
     Restore the cycle that another process, e.g. before a restart, has recorded on the object.
 
+    If the object is ``initial``, i.e. not resumed yet by this process, then the resuming handlers
+    that other processes have called are called again.
+
     :raises ValueError: if a record is not readable.
     """
+    resuming = {handler.id for handler in declared if handler.initial} if initial else ()
     found = {
-        handler.id: state for handler in declared
+        handler.id: state.anew(now=now) if state.finished and handler.id in resuming else state
+        for handler in declared
         if (state := fetch_state(handler.id, body=body, settings=settings, now=now)) is not None}
     seen = fetch_seen(body, settings=settings)
     if not found and seen is None and (

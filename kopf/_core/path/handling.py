@@ -163,7 +163,7 @@ class Handling:
         if cycle is None:
             cycle = recording.restore(
                 self.handlers.changing, body=self.view.body, settings=env.settings,
-                now=self._now)
+                now=self._now, initial=item.initial)
             if cycle is not None and self.view.is_outdated:
                 cycle = cycle._replace(base=None, divergent=None)  # of another version
         else:

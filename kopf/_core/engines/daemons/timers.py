@@ -63,8 +63,7 @@ class Timer(Companion):
 
     def _repeat(self, *, invoked: float) -> float | None:
         self.state = None
-        ended = self.spawner.clock.mono()
-        until = get_next(self.handler, invoked=invoked, ended=ended)
+        until = get_next(self.handler, invoked=invoked, ended=self.spawner.clock.mono())
         if until != progression.NEVER:
             return until
         if not self.handler.idle:

@@ -167,8 +167,7 @@ class Participation:
             return 1
         self._seen = dict(rosters.see(self._seen, found, group=group, now=self._clock()))
         view = rosters.assess(self._seen, group=group, now=sent)
-        held = self._own.grants
-        gone = [shard for shard in held if view.holders[shard] != group.me]
+        gone = [shard for shard in self._own.grants if view.holders[shard] != group.me]
         if gone:
             self._own.remove(gone)
             logger.warning(f"Lost shards to others, or their Leases were deleted: {gone}.")

@@ -95,8 +95,7 @@ class Peerings(coordination.Coordination):
                         on_stall=functools.partial(self._watch, key)))
                 self._watch(key)
         if gone:
-            deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
-            await self._leave(gone, deadline)
+            await self._leave(gone, asyncio.get_running_loop().time() + FAREWELL_TIMEOUT)
 
     def _watch(self, key: Key) -> None:
         """Begin the watch; or replace it, if it is stalled: open, but without any news."""
