@@ -296,6 +296,36 @@ async def test_a_change_of_the_version_is_no_change_of_the_objects(
     assert journal == [('y', 'create', 'v2'), ('x', 'update', 'v2')]
 
 
+@pytest.mark.parametrize('decorator', [kopf.on.event, kopf.index, kopf.on.update])
+async def test_finalizer_is_left_to_the_version_whose_handlers_need_it(
+        kube, make_kind, journal, embedded, decorator):
+    kind = await make_kind(Kind.make_unique(), more_versions=['v1beta1'])
+    names = [f'x{number}' for number in range(10)]
+
+    @decorator(kind.group, 'v1beta1', kind.plural)
+    def other_fn(**_):
+        pass
+
+    @kopf.on.delete(*kind.selector)
+    def delete_fn(name, **_):
+        journal.append(name)
+
+    embedded()
+    for name in names:
+        await kube.create(kind, name)
+    for name in names:
+        await kube.wait_for(kind, name, lambda obj: obj['metadata'].get('finalizers'))
+    versions = [(await kube.get(kind, name))['metadata']['resourceVersion'] for name in names]
+    await asyncio.sleep(0.5)
+    assert versions == [
+        (await kube.get(kind, name))['metadata']['resourceVersion'] for name in names]
+    for name in names:
+        await kube.delete(kind, name)
+    for name in names:
+        await kube.wait_gone(kind, name)
+    assert sorted(journal) == sorted(names)
+
+
 async def test_kinds_that_come_late_are_not_served_if_scanning_is_disabled(
         kube, kind, make_kind, journal, embedded):
     late = Kind.make_unique()

@@ -141,8 +141,11 @@ class Situation(NamedTuple):
     """Whether daemons or timers of the object run, or should run."""
     can_have_finalizer: bool = True
     """Whether there is a finalizer for them: with none set, nothing waits for them."""
-    is_braked: bool = False
-    """Whether the brakes keep the finalizer, though nothing needs it."""
+    must_keep: bool = False
+    """
+    Whether the finalizer stays, though nothing needs it: for the brakes, or for the handlers of
+    another version of the resource.
+    """
     is_interrupted: bool = False
     """Whether no handler can be called: others have changed the object, or the operator stops."""
     is_chosen_done: bool = False
@@ -277,7 +280,7 @@ def decide(situation: Situation) -> Decision:
     if view.deleting:
         if not view.has_finalizer and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)
-    elif is_needed != view.has_finalizer and not (view.has_finalizer and situation.is_braked):
+    elif is_needed != view.has_finalizer and not (view.has_finalizer and situation.must_keep):
         if cycle is not None and cycle.dirty:
             return Decision(Save("what is done has to be on the object first"), cycle)
         # If no handler is due, one PATCH writes both the finalizer and the last-handled state.
@@ -369,7 +372,7 @@ def _end(situation: Situation, cycle: cycles.Cycle) -> Step:
         return Close(
             "all handlers have finished", situation.reason,
             cycle.conclude(situation.reason, essence=situation.view.essence))
-    if situation.view.has_finalizer and not situation.accompanied:
+    if situation.view.has_finalizer and not (situation.accompanied or situation.must_keep):
         return Release(RELEASING)
     because = ACCOMPANIED if situation.view.has_finalizer else DELETED_BUT_HELD
     return Save(because) if cycle.dirty else Nothing(because)

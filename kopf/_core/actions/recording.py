@@ -296,8 +296,7 @@ def is_too_large(conclusion: cycles.Conclusion, *, body: bodies.Body) -> bool:
         return False
     taken = capacity.count_annotations(
         conventions.get_foreign_annotations(body.metadata.annotations))
-    room = capacity.MAX_ANNOTATIONS - diffbase.RESERVE - taken
-    return len(encoded) > min(room, MAX_LENGTH)
+    return len(encoded) > min(capacity.MAX_ANNOTATIONS - diffbase.RESERVE - taken, MAX_LENGTH)
 
 
 def fetch_seen(body: bodies.Body, *, settings: configuration.OperatorSettings) -> SeenStates | None:

@@ -235,6 +235,8 @@ class ResourceHandlers:
     reconciling: tuple[handlers.ReconcilingHandler, ...] = ()
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
     converter: bodies.Converter | None = None
+    is_kept_elsewhere: bool = False
+    """Whether only handlers of other versions of the resource can need the finalizer."""
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
     """
@@ -425,6 +427,11 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
                 served, spawning=(), changing=(), reconciling=(), extra_fields=())
         if served.are_watched or served.webhooks:
             bound[resource] = served
+    keeping = {resource for resource, served in bound.items() if served.spawning or any(
+        handler.requires_finalizer for handler in served.changing)}
+    for resource in bound.keys() - keeping:
+        if any((each.group, each.plural) == (resource.group, resource.plural) for each in keeping):
+            bound[resource] = dataclasses.replace(bound[resource], is_kept_elsewhere=True)
 
     return Binding(
         handlers=bound,

@@ -68,8 +68,7 @@ def decode(
             entry = known[key] = raw, argument.decode(raw)
         values[name] = value = entry[1]
         if isinstance(value, Misfit) and not argument.takes_misfits:
-            suffix = FORMER if name == 'old' else ""
-            reasons.extend(f"{reason}{suffix}" for reason in value.reasons)
+            reasons.extend(f"{it}{FORMER if name == 'old' else ''}" for it in value.reasons)
     if reasons:
         raise MisfitError(*dict.fromkeys(reasons))
     return values

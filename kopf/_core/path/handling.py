@@ -280,7 +280,8 @@ class Handling:
             now=self._now,
             accompanied=self._accompanied,
             can_have_finalizer=env.settings.persistence.finalizer is not None,
-            is_braked=self._braked_until is not None,
+            must_keep=self.handlers.is_kept_elsewhere or (
+                self._braked_until is not None and not self.view.deleting),
             is_interrupted=self._is_interrupted,
             is_chosen_done=self._is_chosen_done,
             is_status_essential=self.handlers.is_status_essential,

@@ -370,8 +370,7 @@ class Item:
         """Note why the handlers are not called, and log the reason if it is news."""
         if self.held is None or self.held.because != step.because:
             is_wanted = isinstance(step, decisions.Pause | decisions.Protect)
-            log = logger.info if is_wanted else logger.error
-            log(step.because)
+            (logger.info if is_wanted else logger.error)(step.because)
         self.held = step
 
     def go_on(self, logger: Any) -> None:

@@ -322,7 +322,7 @@ class Processor:
     def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
         served = item.handlers
         return bool(served.changing or served.spawning or item.companions) or (
-            finalizers.is_present(raw, self.env.settings.persistence.finalizer))
+            not served.is_kept_elsewhere and finalizers.is_present(raw, self.env.settings.persistence.finalizer))
 
     async def _reconcile(self, item: objects.Item, found: handling.Handling) -> None:
         """Reconcile the object, and then keep only what is needed while it rests."""

@@ -89,8 +89,7 @@ def get_next(handler: handlers.TimerHandler, *, invoked: float, ended: float) ->
         return progression.space(ended, invoked=invoked)
     if not handler.sharp:
         return ended + handler.interval
-    missed = math.floor((ended - invoked) / handler.interval)
-    return invoked + handler.interval * (missed + 1)
+    return invoked + handler.interval * (math.floor((ended - invoked) / handler.interval) + 1)
 
 
 def get_idle_due(handler: handlers.TimerHandler, *, idle_since: float) -> float:

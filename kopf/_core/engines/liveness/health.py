@@ -63,8 +63,7 @@ class Monitor:
 
     def diagnose(self) -> Mapping[str, str]:
         """Find the problems by aspects; an empty mapping if the operator is healthy."""
-        now = self._clock.mono()
-        found = {aspect: check(now) for aspect, check in self._checks.items()}
+        found = {aspect: check(self._clock.mono()) for aspect, check in self._checks.items()}
         return {aspect: problem for aspect, problem in found.items() if problem is not None}
 
     def dismiss(self) -> None:

@@ -287,8 +287,7 @@ class Reconcilers(Member):
         state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
         state = self._states[handler.id] = state.begun(now=now)._replace(due=progression.NEVER)
         self._dismiss(handler)
-        if not all(hub.store.is_ready(kind, namespace)
-                   for kind in hub.get_kinds(handler).values()):
+        if not all(hub.store.is_ready(kind, namespace) for kind in hub.get_kinds(handler).values()):
             hub.waiting.add(self)
             return raw
         target = self._aim_at(raw)

@@ -249,8 +249,7 @@ class Upkeep:
         """
         store, strays = self.hub.store, self.visible._strays
         owner = store.find_owner(wanted.key)
-        is_own = owner == self.member.host.uid
-        child = store.find(wanted.key) if is_own else strays.get(wanted.key)
+        child = (store.find if owner == self.member.host.uid else strays.get)(wanted.key)
         if child is not None:
             if child.is_applied:
                 raise errors.APIConflictError(
