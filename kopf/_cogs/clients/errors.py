@@ -171,6 +171,7 @@ _REAL_STATUSES = {
     'etcdserver: request is too large': 413,  # it is small enough for the API server itself
     'trying to send message larger than max': 413,
     'failed to create typed patch object': 400,  # the types of its fields are wrong
+    'unable to convert unstructured object to': 400,  # e.g. a quantity or a time is not readable
 }
 """What the messages of HTTP 500 mean if the request can never succeed."""
 

@@ -96,10 +96,15 @@ def test_objects_too_large_for_the_database_are_too_large_also_if_the_api_calls_
     assert error.code == 500
 
 
-def test_applied_fields_of_wrong_types_are_bad_requests_though_the_api_calls_them_its_own_error():
-    error = errors.make_status_error({
-        'code': 500, 'message': "failed to create typed patch object (default/a; /v1, "
-                                "Kind=ConfigMap): .data.a: expected string, got …"}, status=500)
+@pytest.mark.parametrize('message', [
+    "failed to create typed patch object (default/a; /v1, Kind=ConfigMap): .data.a: expected "
+    "string, got …",
+    "failed to convert new object (default/a; apps/v1, Kind=Deployment) to proper version: unable "
+    "to convert unstructured object to apps/v1, Kind=Deployment: quantities must match …",
+])
+def test_applied_fields_of_wrong_types_are_bad_requests_though_the_api_calls_them_its_own_error(
+        message):
+    error = errors.make_status_error({'code': 500, 'message': message}, status=500)
     assert isinstance(error, errors.APIBadRequestError)
     assert (error.status, error.code) == (400, 500)
 
