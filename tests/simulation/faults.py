@@ -74,7 +74,7 @@ FAULTS = (
 
     # Decisions and cycles.
     Fault('the finalizer is removed early', '_core.actions.decisions:_end',
-          "if situation.view.has_finalizer and not situation.accompanied:",
+          "if situation.view.has_finalizer and not (situation.accompanied or situation.must_keep):",
           "if situation.view.has_finalizer:", DAEMON),
     Fault('handlers are called before the finalizer', '_core.actions.decisions:decide',
           "elif is_needed != view.has_finalizer and",
@@ -116,6 +116,8 @@ FAULTS = (
           "causes.Reason.RESUME if initial else causes.Reason.NOOP", "causes.Reason.NOOP", RESUME),
     Fault('objects are resumed again', '_core.path.objects:Item.resume',
           "self.initial = False", "pass", RESUME),
+    Fault('resuming of an earlier process counts', '_core.path.handling:Handling.look',
+          "now=self._now, initial=item.initial)", "now=self._now)", RESUME),
     Fault('a return to the handled state is no resuming',
           '_core.path.handling:Handling._is_resumed', "return all(",
           "return False and all(", RESUME),

@@ -169,7 +169,6 @@ class Guarantees:
             collections.defaultdict(list))
         """The essences that each object has had, since when."""
         self.children: dict[str, Any] = {}
-        self.resumed: dict[Any, set[str]] = {}
         self.others: set[str] = set()
         """The names of the objects that are only indexed."""
         self.served: dict[Any, set[str]] = {}
@@ -187,15 +186,11 @@ class Guarantees:
 
     def start(self, process: Any, served: list[Any] | None = None) -> None:
         """
-        Note which objects are resumed already in the cycles that the process continues.
-
-        ``served`` are the objects as the process sees them, if these are not the newest states.
+        Note what a process sees at its start: the ``served`` objects, if these are not the newest
+        states.
         """
-        shown = {raw['metadata']['uid']: raw for raw in served or ()}
-        self.resumed[process] = {
-            raw['metadata']['uid'] for raw in (*shown.values(), *self.objects.values())
-            if 'resuming' in get_progress(raw)}
         if served is not None:
+            shown = {raw['metadata']['uid']: raw for raw in served}
             self.served[process] = set(shown)
             self.missed[process] = dict.fromkeys(self.names.keys() - self.objects.keys(), math.inf)
             for uid, raw in self.objects.items():
@@ -444,7 +439,9 @@ class Guarantees:
         has_returned |= False in later and True in later[later.index(False):]
         if last.began <= last.process.deposed_at:  # what was not stored in its term, is lost
             record = get_progress(body).get(call.id.replace('/', '.'), {})
-            if record.get('purpose') == call.reason and call.retry < (record.get('retries') or 0):
+            is_anew = call.id == 'resuming' and (record.get('success') or record.get('failure'))
+            if record.get('purpose') == call.reason and not is_anew and (
+                    call.retry < (record.get('retries') or 0)):
                 raise Violation('retries', f"{call} follows retry {record['retries']} of a record")
             return
         if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
@@ -714,7 +711,7 @@ class Guarantees:
                     uid in self.served.get(process, self.objects))
                 done = [call for call in self.calls[uid]
                         if call.id == 'resuming' and call.process is process and call.finished]
-                if is_old and not done and uid not in self.resumed[process]:
+                if is_old and not done:
                     raise Violation('resuming', f"{uid} is not resumed")
                 current = [call for call in done if not self.is_stale(call)]
                 if len(current) > 1:
