@@ -124,6 +124,22 @@ async def test_an_object_can_be_protected_by_each_of_several_fields(registry):
 
 
 @testing.virtual_time
+async def test_the_condition_names_the_field_that_still_protects_the_object(registry):
+    kopf.protected('kopfexamples', field='spec.locked', registry=registry)
+    async with running(registry) as (client, _):
+        await client.create('kopfexamples', 'obj', spec={'protected': True, 'locked': True})
+        await asyncio.sleep(1)
+        await client.delete('kopfexamples', 'obj')
+        await client.wait('kopfexamples', 'obj', has_condition, timeout=5)
+        await client.patch('kopfexamples', 'obj', {'spec': {'protected': False}})
+        await client.wait(
+            'kopfexamples', 'obj',
+            lambda obj: 'as spec.locked is true' in get_condition(obj)['message'], timeout=5)
+        await client.patch('kopfexamples', 'obj', {'spec': {'locked': False}})
+        await client.wait_gone('kopfexamples', 'obj', timeout=5)
+
+
+@testing.virtual_time
 async def test_what_is_done_is_written_before_a_deletion_waits(registry):
     @kopf.on.update('kopfexamples', id='a', registry=registry)
     async def update_a(**_):

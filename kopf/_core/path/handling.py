@@ -341,7 +341,7 @@ class Handling:
                     return None
                 case decisions.Yield():
                     return None
-                case decisions.Protect() if not isinstance(self.item.held, decisions.Protect):
+                case decisions.Protect() if self.item.held != step:
                     newest = await self.saver.report_protection(step.because)
                     self.rest(step)
                     return newest
