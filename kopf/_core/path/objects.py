@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies, patches, references
 from kopf._core.actions import cycles, decisions, feedbackloops, throttlers
 from kopf._core.engines.daemons.companions import Companions
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
@@ -126,6 +126,7 @@ class Item:
         'throttler',
         'uid',
         'unconfirmed',
+        'unsent',
         'vanished',
     )
 
@@ -162,6 +163,8 @@ class Item:
         """What slows the handlers down, if they change the object by themselves."""
         self.feedback: feedbackloops.Feedback | None = None
         """The state after the last patch of event handlers, if they have patched the object."""
+        self.unsent: patches.Patch | None = None
+        """The patch of event handlers that is or was sent without a response."""
         self.held: decisions.Hold | None = None
         """Why the handlers were not called for the last state, as the log says."""
         self.throttler: throttlers.Throttler | None = None
@@ -334,8 +337,7 @@ class Item:
     @property
     def basis(self) -> bodies.RawBody | None:
         """The state that the cycle is based on; None if none is kept."""
-        basis = None if self.throttler is None else self.throttler.basis
-        return basis if basis is not None else self.recall()
+        return (self.throttler and self.throttler.basis) or self.recall()
 
     @property
     def is_indexed(self) -> bool:
@@ -366,6 +368,10 @@ class Item:
         """Note the state after a patch of event handlers: they are also called for this state."""
         self.feedback = feedback
 
+    def note_unsent(self, patch: patches.Patch | None) -> None:
+        """Note which patch of event handlers must be sent, also again if an error comes."""
+        self.unsent = patch
+
     def hold(self, step: decisions.Hold, logger: Any) -> None:
         """Note why the handlers are not called, and log the reason if it is news."""
         if self.held is None or self.held.because != step.because:
@@ -395,7 +401,7 @@ class Item:
         return self.throttler
 
     def recover(self) -> None:
-        """End the throttling after a success."""
+        """End the throttling, if there is one, after a success."""
         self.throttler = None
 
     def remember(self, memo: Any) -> None:

@@ -175,6 +175,9 @@ class Processor:
         """
         try:
             await self._process(item, raw, found)
+            # After the others: a patch that always fails must not hold them up.
+            if item.unsent is not None and not item.gone and self._switch.admits():
+                await self._send(item, raw, item.unsent)
         except apierrors.NotLeadingError as e:
             self._switch.confirm()
             item.inbox.remind()
@@ -185,11 +188,9 @@ class Processor:
             if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
                 self._throttle(item, e, self._get_logger(raw))
             raise
-        if item.throttler is not None:
-            if item.throttler.is_told:
-                self._get_logger(raw).info(
-                    "Throttling is over. Switching back to normal operations.")
-            item.recover()
+        if item.throttler is not None and item.throttler.is_told:
+            self._get_logger(raw).info("Throttling is over. Switching back to normal operations.")
+        item.recover()
         if item.inbox.has_news:
             return observers.Sequel.AGAIN
         return observers.Sequel.REST if item.due is None else observers.Sequel.LATER
@@ -209,9 +210,7 @@ class Processor:
         inbox, rounds = item.inbox, 0
         while True:
             self._switch.confirm()
-            while inbox.has_events and self._switch.admits(is_gone=item.gone):
-                event = inbox.take_event()
-                assert event is not None
+            while self._switch.admits(is_gone=item.gone) and (event := inbox.take_event()):
                 await self._watch(item, event)
                 self._switch.confirm()
             if not self._switch.admits(is_gone=item.gone):
@@ -281,8 +280,7 @@ class Processor:
             member.note_answer()
         if item.inbox.has_pending and not is_hot:
             return
-        self._switch.confirm()
-        if not self._switch.admits() or not (item.is_indexed or is_hot):
+        if self._is_stopped() or not (item.is_indexed or is_hot):
             item.inbox.remind()  # the item is released when it is resumed or indexed
             return
         pause, is_held = self.env.find_pause(item.inbox.pending or newest), False
@@ -320,9 +318,9 @@ class Processor:
         return essence != other or a.get('status') != b.get('status')
 
     def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
-        served = item.handlers
+        served, finalizer = item.handlers, self.env.settings.persistence.finalizer
         return bool(served.changing or served.spawning or item.companions) or (
-            not served.is_kept_elsewhere and finalizers.is_present(raw, self.env.settings.persistence.finalizer))
+            not served.is_kept_elsewhere and finalizers.is_present(raw, finalizer))
 
     async def _reconcile(self, item: objects.Item, found: handling.Handling) -> None:
         """Reconcile the object, and then keep only what is needed while it rests."""
@@ -362,7 +360,12 @@ class Processor:
             item.proceed(None)
 
     def reconsider(self, item: objects.Item, raw: bodies.RawBody) -> None:
-        """Drop the cycle after a pause, if another operator has handled the object meanwhile."""
+        """
+        Drop the cycle after a pause, if another operator has handled the object meanwhile.
+
+        What event handlers have patched before the pause is dropped in any case.
+        """
+        item.note_unsent(None)
         if item.cycle is None or item.is_at_work:
             return
         self._let_go(item)
@@ -459,8 +462,7 @@ class Processor:
         if delay is None:
             item.recover()
             logger.error(f"An unexpected error: {e!r}. The object is left alone until its next "
-                         f"change, as no throttling is configured.",
-                         exc_info=(type(e), e, e.__traceback__))
+                         f"change, as no throttling is configured.", exc_info=e)
             return
         throttler.tell(e, delay, logger)
         if not item.gone and not self._switch.is_stopping:
@@ -470,7 +472,7 @@ class Processor:
         """Call the event handlers for a raw event. Their errors are logged and ignored."""
         body = bodies.Body(event['object'])
         logger = loggers.LocalObjectLogger(body=body, settings=self.env.settings)
-        patch = patches.Patch(body=body)
+        patch = patches.Patch(item.unsent, body=body)
         cause = causes.WatchingCause(
             logger=logger,
             memo=self.env.get_memo(item),
@@ -494,26 +496,34 @@ class Processor:
                     item.enter(objects.Phase.WORKING)
                 if outcome.result is not None:
                     dicts.ensure(patch, ('status', handler.id), outcome.result)
-        if not patch or event['type'] == 'DELETED':
-            return
-        newest = item.inbox.newest
-        raw = newest if newest is not None else event['object']
+        if patch and event['type'] != 'DELETED':
+            await self._send(item, event['object'], patch)
+
+    async def _send(self, item: objects.Item, seen: bodies.RawBody, patch: patches.Patch) -> None:
+        """
+        Send the patch of event handlers that have seen this state, if it changes anything.
+
+        Unless the API refuses the patch for good, an error throttles the object. After that, the
+        patch is sent again, together with what the handlers have patched meanwhile.
+        """
+        logger = loggers.LocalObjectLogger(body=bodies.Body(seen), settings=self.env.settings)
+        raw = item.inbox.newest or seen
         target = application.Target(self.env.client, item.resource, logger, self.env.observer)
+        item.note_unsent(patch)
         try:
-            if application.is_in_place(raw, patch):
-                return
-            newest = await application.apply(target, raw, patch)
+            newest = None if application.is_in_place(raw, patch) else (
+                await application.apply(target, raw, patch))
         except application.REFUSALS as e:
             logger.error(f"The patch of event handlers is refused: {e}")
-            return
-        if newest is None:
-            return
-        feedback = feedbackloops.follow(item.feedback, event['object'], newest)
-        item.note_feedback(feedback)
-        if feedback.is_new:
-            logger.warning(
-                f"{feedback.patches} times in a row, the event handlers were called only because "
-                f"they had patched the object. They are called again as fast as the API server "
-                f"allows it. Patch the object only if it is not as it should be.")
-        if item.accept(newest):
-            item.inbox.put(newest)
+            newest = None
+        item.note_unsent(None)
+        if newest is not None:
+            feedback = feedbackloops.follow(item.feedback, seen, newest)
+            item.note_feedback(feedback)
+            if feedback.is_new:
+                logger.warning(
+                    f"{feedback.patches} times in a row, the event handlers were called only "
+                    f"because they had patched the object. They are called again as fast as the "
+                    f"API server allows it. Patch the object only if it is not as it should be.")
+            if item.accept(newest):
+                item.inbox.put(newest)

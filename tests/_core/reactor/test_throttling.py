@@ -3,6 +3,8 @@ Errors of the framework itself: the object waits, the others do not, and nothing
 """
 import asyncio
 
+import pytest
+
 import kopf
 from tests._core.reactor.worlds import Api, Operator, run_virtually
 
@@ -128,3 +130,71 @@ def test_errors_of_handlers_are_not_throttled():
 
     run_virtually(main())
     assert times == [0, 3, 6, 9]
+
+
+async def watch(registry, *moves, faults):
+    """Let an event handler patch an object; the moves are (time, function of API, operator)."""
+    calls = []
+
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def fn(spec, patch, **_):
+        calls.append(spec['field'])
+        patch.status[f'seen{spec["field"]}'] = 'yes'
+
+    api = Api()
+    api.create(spec={'field': 0})
+    api.faults += faults
+    operator = Operator(api, registry)
+    operator.settings.queueing.error_delays = [10]
+    operator.start()
+    start = asyncio.get_running_loop().time()
+    for time, move in moves:
+        await asyncio.sleep(start + time - asyncio.get_running_loop().time())
+        result = move(api, operator)
+        if result is not None:
+            await result
+    await operator.rest()
+    await operator.stop()
+    return api.objects['obj'].get('status'), calls
+
+
+def change(api, _):
+    api.edit({'spec': {'field': 1}})
+
+
+@pytest.mark.parametrize('fault', ['before', 'after', 'absent'])
+def test_patches_of_event_handlers_are_sent_again_without_another_call(fault):
+    status, calls = run_virtually(watch(kopf.OperatorRegistry(), faults=[fault]))
+    assert status == {'seen0': 'yes'}
+    assert calls == [0, 0]  # the second call is for the patch itself
+
+
+def test_patches_of_event_handlers_are_sent_with_those_for_newer_events():
+    registry = kopf.OperatorRegistry()
+    status, calls = run_virtually(watch(registry, (5, change), faults=['before']))
+    assert status == {'seen0': 'yes', 'seen1': 'yes'}
+    assert calls == [0, 1, 1]
+
+
+def test_patches_of_event_handlers_do_not_hold_up_other_handlers():
+    registry, times = kopf.OperatorRegistry(), []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(**_):
+        times.append(round(asyncio.get_running_loop().time()))
+
+    run_virtually(watch(registry, faults=['before', 'none', 'before', 'before']))
+    assert times == [10]
+
+
+def test_patches_of_event_handlers_are_not_sent_after_a_pause():
+    def freeze(_, operator):
+        return operator.freeze()
+
+    def thaw(_, operator):
+        operator.thaw()
+
+    status, calls = run_virtually(watch(
+        kopf.OperatorRegistry(), (2, freeze), (3, change), (4, thaw), faults=['before']))
+    assert status == {'seen1': 'yes'}
+    assert calls == [0, 1, 1]
