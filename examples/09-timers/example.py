@@ -3,11 +3,11 @@ Timers: handlers that Kopf calls for every object at intervals. Here, ``spec.fie
 first timer saves the text to the status, as editors do: when nobody has edited the text for two
 seconds. Meanwhile, the second timer logs each second for how long the text has been unsaved. Both
 timers run only while there are unsaved changes. If the API server refuses the status as invalid
-(HTTP 422, as in ``refuse-422`` of ``kopf.testing.explore``), the first timer has failed permanently
-for this object, because the same status would be refused again; it runs again after a restart of
-the operator. Type ``kubectl apply -f examples/obj.yaml``, then change the field a few times in a
-row with ``kubectl edit kopfexample kopf-example-1``, and see in the log that the operator saves
-only the last text.
+(HTTP 422), the first timer has failed permanently for this object, because the same status would be
+refused again; it runs again after a restart of the operator. Type
+``kubectl apply -f examples/obj.yaml``, then change the field a few times in a row with
+``kubectl edit kopfexample kopf-example-1``, and see in the log that the operator saves only the
+last text.
 """
 import kopf
 

@@ -6,8 +6,7 @@ second, because its time is virtual. The second test calls a handler alone. Type
 ``pytest examples/17-testing``, and see that they pass. With ``KOPF_TEST_API=~/.kube/config``, the
 same tests run on that cluster, but take hours. The count of the timer is only in memory, and the
 status needs it: of the faults of ``kopf.testing.explore``, it does not survive ``crash``,
-``stale``, ``stop``, and ``handover``. After ``refuse-422``, the timer has failed permanently for
-this object.
+``stale``, ``stop``, and ``handover``.
 """
 import kopf
 

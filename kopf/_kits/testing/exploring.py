@@ -18,6 +18,13 @@ from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.storage import Change
 from kopf._kits.testing import externals, handovers, reporting, runs, snapshots
 
+LOST_PATCHES = (
+    "failed permanently: its patch is refused", "The patch of event handlers is refused")
+"""
+What Kopf logs when it gives up a patch of a daemon, a timer, or event handlers. Such a patch is
+refused because of its values, whenever it is sent: the author cannot guard against this.
+"""
+
 STALENESS = 10.0
 """How long (seconds) an operator that was restarted can be served an older state."""
 
@@ -260,7 +267,7 @@ def explore(
         problems = list(result.problems)
         if not result.is_abandoned:
             problems += snapshots.compare(origin.snapshot, result.snapshot)
-        if problems:
+        if problems and not (strike.kind == 'refuse-422' and result.has_lost_patch):
             hints = list(_get_hints(strike, origin, result))
             findings.append(Finding(
                 strike, calls if strike.is_call else writes, problems, hints, result.story))
@@ -289,6 +296,11 @@ class _StruckRun(runs.Run):
         self._is_shared = strike is not None and strike.kind == 'handover'
         self._revision = 0
         """The version of the objects just before the write of the strike."""
+
+    @property
+    def has_lost_patch(self) -> bool:
+        """Whether Kopf has given up a patch because it was refused."""
+        return any(text in error for error in self.errors for text in LOST_PATCHES)
 
     async def open(self) -> None:
         if self._is_shared:

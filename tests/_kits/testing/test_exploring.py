@@ -159,6 +159,31 @@ def test_some_mistakes_show_at_one_fault_only(handlers, strike, advice, crd, scr
     assert advice in told
 
 
+REFUSED = {
+    'daemon': "async def act(stopped, patch, spec, **_):",
+    'timer': "async def act(patch, spec, **_):",
+    'on.event': "async def act(patch, spec, **_):"}
+
+
+@pytest.mark.parametrize('kind', REFUSED)
+def test_it_is_no_mistake_that_a_refused_patch_is_lost(kind, crd, script):
+    handlers = f"""
+import kopf
+
+@kopf.{kind}('kopfexamples')
+{REFUSED[kind]}
+    patch.status['tries'] = 1
+"""
+
+    async def scenario(client):
+        await client.create('kopfexamples', 'obj', spec={})
+        await asyncio.sleep(100)
+
+    path = script(handlers + ("    await stopped.wait()" if kind == 'daemon' else ""))
+    explored = testing.explore(scenario, path, load=[crd])
+    assert explored.runs == 10 * len(explored.writes)
+
+
 def test_an_operator_is_served_an_older_state_until_the_server_has_caught_up(crd, script):
     with pytest.raises(testing.ExplorationError) as found:
         testing.explore(
