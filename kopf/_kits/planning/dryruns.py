@@ -99,7 +99,7 @@ class DryRun(runs.Run):
             self.play(_do_nothing)
 
     async def open(self) -> None:
-        generating.is_dry_var.set(True)
+        generating.making_var.set(lambda make: generating.SHOWN)
         externals.withholding_var.set(self._withhold)
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
         self.sandbox.write_kubeconfig(self._place.kubeconfig)

@@ -112,7 +112,7 @@ class Shadow(attribution.Attribution):
     def hold_back(self) -> None:
         """Leave to production what only one of both can make, in this context."""
         externals.withholding_var.set(self.withhold)
-        generating.is_dry_var.set(True)
+        generating.making_var.set(lambda make: generating.SHOWN)
 
     def withhold(self, call: externals.Withheld) -> None:
         """Note a call of an external system: what it would change, production also changes."""

@@ -10,6 +10,7 @@ import contextvars
 import ctypes
 import dataclasses
 import datetime
+import inspect
 import logging
 import os
 import re
@@ -33,6 +34,7 @@ from aiohttp import web
 
 from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import inflight, loggers, tracebacks
+from kopf._core.engines.reconciling import generating
 from kopf._core.reactor import waiting
 from kopf._kits import redirecting
 from kopf._kits.sandbox import faults, requests
@@ -164,6 +166,8 @@ class Run:
         self.problems: list[str] = []
         self.errors: list[str] = []
         self.calls: dict[str, int] = {}
+        self.made: list[Any] = []
+        """The values that `kopf.generated` has made."""
         self.snapshot: snapshots.Snapshot = {}
         self.is_abandoned = False
         """Whether the run was broken off at the limit of real time."""
@@ -251,12 +255,21 @@ class Run:
             f'{each.confinement.user}-' for each in self._api.operators if each.confinement)
         found = [(plural, obj) for plural, obj in self.sandbox.dump()
                  if not obj['metadata']['name'].startswith(users)]
-        return snapshots.take([*found, *self._things], ignore=self.setup.ignore)
+        return snapshots.take(
+            [*found, *self._things], ignore=self.setup.ignore, made=self.made)
+
+    async def _make(self, make: Callable[[], Any]) -> Any:
+        """Make a generated value, and note it: it is different in each run."""
+        value = make()
+        self.made.append(await value if inspect.isawaitable(value) else value)
+        return self.made[-1]
 
     # The course of things.
 
     async def _live(self, scenario: Scenario) -> None:
         self._main = asyncio.current_task()
+        generating.making_var.set(self._make)
+        self._context = contextvars.copy_context()
         try:
             async with contextlib.AsyncExitStack() as stack:
                 handler = _LogHandler(self)

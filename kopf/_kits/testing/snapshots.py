@@ -1,6 +1,7 @@
 """
 Snapshots of a cluster, and the comparison of two of them, regardless of times and identifiers.
 """
+import base64
 import collections
 import contextlib
 import dataclasses
@@ -29,12 +30,18 @@ PORT = re.compile(r'(?<=\w):\d+(?=/|$)')
 TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)')
 GENERATION = re.compile(r'"observedGeneration": \d+')
 
+GENERATED = '(generated)'
+
+MIN_HIDDEN = 6
+"""From which length on generated values are replaced: shorter ones can be a part of anything."""
+
 Snapshot = Mapping[str, str]
 """The objects as JSON, by their resources, namespaces, and names."""
 
 
 def take(
         objects: Collection[tuple[str, dict[str, Any]]], *, ignore: Collection[str] = (),
+        made: Collection[Any] = (),
 ) -> Snapshot:
     """
     Take a snapshot of objects, which come with the plural names of their resources.
@@ -43,6 +50,7 @@ def take(
 
     ``ignore`` are the fields that are left out: ``'status.attempts'``, or only of one resource:
     ``'configmaps:data.time'``. Objects whose names are left out are compared by their number.
+    ``made`` are the generated values of this run; they are replaced in all fields.
     """
     objects = [(plural, obj) for plural, obj in objects if plural not in IGNORED_RESOURCES]
     names = {
@@ -51,6 +59,12 @@ def take(
     for plural, obj in objects:
         for token in _reduce_records(obj['metadata'].get('annotations') or {}):
             names[token] = f"(token of {plural}/{obj['metadata']['name']})"
+    for value in made:
+        if isinstance(value, str | bytes) and len(value) >= MIN_HIDDEN:
+            if isinstance(value, str):
+                names[json.dumps(value)[1:-1]] = GENERATED
+                value = value.encode()
+            names[base64.b64encode(value).decode()] = GENERATED
     found: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
     for plural, obj in objects:
         meta = obj['metadata']

@@ -248,6 +248,30 @@ def test_fields_can_be_ignored(crd, script):
     assert explored.runs == len(explored.writes)
 
 
+GENERATING = """
+import secrets
+import kopf
+
+@kopf.reconcile('kopfexamples', owns=['secrets', 'configmaps'])
+async def login(name, patch, **_):
+    yield {
+        'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': name},
+        'stringData': {'password': kopf.generated(lambda: secrets.token_hex(4))}}
+    yield {
+        'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+        'data': {'id': kopf.generated(make)}}
+    patch.status['tries'] = 1
+
+async def make():
+    return f'"{secrets.token_urlsafe()}"'
+"""
+
+
+def test_generated_values_may_differ(crd, script):
+    explored = testing.explore(scenario, script(GENERATING), load=[crd], strikes=['crash'])
+    assert explored.runs == len(explored.writes) > 4
+
+
 def test_a_scenario_has_to_pass_without_faults(crd, script):
     async def impossible(client):
         await client.create('kopfexamples', 'obj', spec={})

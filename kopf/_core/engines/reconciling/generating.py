@@ -39,8 +39,8 @@ SHOWN_DATA = base64.b64encode(SHOWN.encode()).decode()
 IDENTIFYING = frozenset({'apiVersion', 'kind', 'metadata'})
 """The fields that are needed before there are any values; but for labels and annotations."""
 
-is_dry_var: contextvars.ContextVar[bool] = contextvars.ContextVar('is_dry_var', default=False)
-"""Whether no values are made, as the objects are only shown."""
+making_var = contextvars.ContextVar[Callable[..., Any]]('making_var', default=lambda make: make())
+"""How a value is made by the function of the author; it is awaited if it can be."""
 
 _MARK: Final = '\0kopf.dev/generated'
 
@@ -257,7 +257,7 @@ async def _fill(manifest: Any, fields: Fields, live: Any, *, force: bool) -> Any
         value = None if live is None or rotates else dicts.resolve(live, path, None)
         if value is None:
             try:
-                value = SHOWN if is_dry_var.get() else field.make()
+                value = making_var.get()(field.make)
                 value = await value if inspect.isawaitable(value) else value
                 value = _encode(value, is_secret=path[0] == 'data' and _is_secret(manifest))
             except Exception as e:
