@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import dataclasses
 import gc
+import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ STALENESS = 10.0
 
 CALL_TIMEOUT = 120.0
 """After which time (seconds) an external system answers if most clients do not wait that long."""
+
+VAIN_DELETION = re.compile(r'DELETE \S+: 404\b')
 
 MAX_SHOWN = 3
 """How many findings are shown in full."""
@@ -423,7 +426,11 @@ def _get_hints(strike: Strike, origin: runs.Run, result: runs.Run) -> Iterator[s
     for key, count in repeated.items():
         yield (f"Because of this, the handler {key} was called {count} times, "
                f"not {origin.calls.get(key, 0)}.")
-    advice = reporting.DUPLICATES if result.duplicates else reporting.advise(
-        strike.kind, origin.snapshot, result.snapshot, repeated=bool(repeated))
+    vain = [call for call in result.external_calls if VAIN_DELETION.match(call)]
+    advice = (
+        reporting.DUPLICATES if result.duplicates else
+        reporting.VAIN_DELETIONS if len(vain) > len(set(vain)) else
+        reporting.advise(
+            strike.kind, origin.snapshot, result.snapshot, repeated=bool(repeated)))
     if advice is not None:
         yield f"What to change: {advice}"

@@ -24,6 +24,11 @@ DUPLICATES = (
     "and then create the thing with that token.")
 """What to change if there are several things instead of one."""
 
+VAIN_DELETIONS = (
+    "A deletion can be repeated after it has succeeded: if the system answers that the thing is "
+    "not there, take this for a success.")
+"""What to change if a deletion is tried again and again, though the thing is gone."""
+
 NO_CHANGE = "changes nothing"
 
 
@@ -96,8 +101,11 @@ def advise(
         return ("A repeated call must write the same values: make them from the handled object, "
                 "not from counters, times, random values, or earlier results.")
     if strike.startswith('refuse') or strike == 'lose' or strike in CALL_ERRORS:
+        race = ("" if expected.keys() != actual.keys() else
+                " If no handler does this: let only one handler write each of the fields that "
+                "differ, as the order of the writes can change.")
         return ("Do not give up after an error of the API: let it out of the handler, which is "
-                "then called again, or raise kopf.TemporaryError.")
+                f"then called again, or raise kopf.TemporaryError.{race}")
     if strike == 'gap':
         return "Some events are never seen: decide by the current objects, not by the events."
     return ("What is only in memory is lost with the process: keep it in the status of the "

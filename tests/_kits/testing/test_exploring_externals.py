@@ -187,6 +187,26 @@ async def outlast(client):
     await client.create('kopfexamples', 'obj', spec={})
 
 
+DELETING = '''
+@kopf.on.delete('kopfexamples')
+async def close_account(status, **_):
+    async with aiohttp.ClientSession(os.environ['BILLING_URL'], raise_for_status=True) as session:
+        await session.delete(f"/accounts/{status['account']}")
+'''
+
+
+def test_a_deletion_that_fails_when_it_is_repeated_is_told(cloud, crd, script):
+    async def delete(client):
+        await scenario(client)
+        await client.delete('kopfexamples', 'obj')
+        await client.wait_gone('kopfexamples', 'obj', timeout=600)
+
+    with pytest.raises(testing.ExplorationError) as found:
+        testing.explore(
+            delete, script(CAREFUL + DELETING), load=[crd], external=[cloud], only='call-after:3')
+    assert "What to change: A deletion can be repeated after it has suc" in str(found.value)
+
+
 TRUSTING = '''
 @kopf.index('configmaps')
 async def intents(name, **_):

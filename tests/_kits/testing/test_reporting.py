@@ -41,6 +41,7 @@ def test_creations_and_deletions_are_told(type, text):
     ('lose', {'a': '1'}, {}, False, "kopf.TemporaryError"),
     ('refuse-500', {'a': '1'}, {'a': '2'}, False, "kopf.TemporaryError"),
     ('call-timeout', {'a': '1'}, {'a': '2'}, False, "kopf.TemporaryError"),
+    ('refuse-409', {'a': '1'}, {'a': '2'}, False, "let only one handler write each of the fields"),
     ('call-stale', {'a': '1'}, {'a': '1', 'b': '1'}, True, "an external system shows can be old"),
 ])
 def test_the_advice_is_by_the_kind_of_difference(strike, expected, actual, repeated, text):
