@@ -81,8 +81,8 @@ def parse_time(text: str) -> datetime.datetime:
 
     :raises ValueError: if it is none.
     """
-    time = datetime.datetime.fromisoformat(text)
+    time = datetime.datetime.fromisoformat(text.upper())  # Python refuses a lower-case "z"
     try:
         return time.replace(tzinfo=time.tzinfo or datetime.UTC).astimezone(datetime.UTC)
-    except OverflowError as e:  # e.g. the end of the year 9999 in America
-        raise ValueError(str(e)) from e
+    except OverflowError:  # e.g. the end of the year 9999 in America; hours do not matter then
+        return time.replace(tzinfo=datetime.UTC)
