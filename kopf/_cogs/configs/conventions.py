@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from kopf._cogs.structs import bodies, dicts, patches
 
-
 MANAGED_KEY = 'kopf-managed'
 DEFAULT_PREFIX = 'kopf.zalando.org'
 _MARK = f'/{MANAGED_KEY}'

@@ -82,7 +82,7 @@ def find_unrecorded(fields: Any, value: Any, path: Path = ()) -> Iterator[Path]:
 
 def _is_void(value: object) -> bool:
     """Whether it is an empty list, or a mapping with nothing in it but such lists or mappings."""
-    return value == [] or isinstance(value, Mapping) and all(map(_is_void, value.values()))
+    return value == [] or (isinstance(value, Mapping) and all(map(_is_void, value.values())))
 
 
 def _owns_items(

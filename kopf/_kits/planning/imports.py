@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Sequence
 
 from kopf._kits.testing import runs, scripts
 
-
 PROJECT_FILES = ('pyproject.toml', 'setup.py', '.git')
 """By which the root folder of a project is known."""
 
