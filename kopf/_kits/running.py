@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import loaders
 from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import references
 from kopf._core.actions import inflight, observers
@@ -79,10 +80,14 @@ TYPES: Mapping[str, tuple[type | tuple[type, ...], str]] = {
 
 def _verify(parameters: Mapping[str, Any]) -> None:
     """
-    Verify the types of the parameters that are given.
+    Verify that an operator may start, and the types of the parameters that are given.
 
-    :raises TypeError: if one of them is of a wrong type.
+    :raises RuntimeError: if Kopf is importing the file that starts the operator.
+    :raises TypeError: if one of the parameters is of a wrong type.
     """
+    if loaders.importing.now:
+        raise RuntimeError("The file runs an operator when Kopf imports it. Put the call under: "
+                           "if __name__ == '__main__':")
     for name, (type_, wanted) in TYPES.items():
         value = parameters.get(name)
         is_right = value is None or isinstance(value, type_)
@@ -197,6 +202,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     :returns: the root tasks.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a parameter is of
         a wrong type, e.g. if a flag is neither an event nor a future.
+    :raises RuntimeError: if a command of Kopf, or `kopf.testing`, is importing the calling file.
     :raises LoginError: if there are no credentials that the API server accepts.
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     """
@@ -281,6 +287,7 @@ async def operator(**parameters: Any) -> None:
     :param _adjust: what changes the settings after the startup handlers. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a parameter is of
         a wrong type, e.g. if a flag is neither an event nor a future.
+    :raises RuntimeError: if a command of Kopf, or `kopf.testing`, is importing the calling file.
     :raises LoginError: if there are no credentials that the API server accepts.
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     :raises Exception: if a startup or cleanup handler has failed permanently.
@@ -347,6 +354,7 @@ def run(**parameters: Any) -> None:
     :param _adjust: what changes the settings after the startup handlers. Internal.
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a parameter is of
         a wrong type, e.g. if a flag is neither an event nor a future.
+    :raises RuntimeError: if a command of Kopf, or `kopf.testing`, is importing the calling file.
     :raises LoginError: if there are no credentials that the API server accepts.
     :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     :raises Exception: if a startup or cleanup handler has failed permanently.

@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import sys
+import threading
 import traceback
 import types
 import zlib
@@ -18,6 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _OWN_ROOT = str(pathlib.Path(__file__).parents[2]) + os.sep
+
+
+class _Importing(threading.local):
+    now: bool = False
+
+
+importing = _Importing()
+"""Whether files are being imported in this thread, so that no operator may start in it."""
 
 
 class LoadingError(ImportError):
@@ -44,10 +53,14 @@ def preload(paths: Iterable[str | os.PathLike[str]], modules: Iterable[str]) -> 
 
     :raises LoadingError: for the first file or module that cannot be imported.
     """
-    for path in paths:
-        load_file(path)
-    for name in modules:
-        load_module(name)
+    before, importing.now = importing.now, True
+    try:
+        for path in paths:
+            load_file(path)
+        for name in modules:
+            load_module(name)
+    finally:
+        importing.now = before
 
 
 def load_file(path: str | os.PathLike[str]) -> None:

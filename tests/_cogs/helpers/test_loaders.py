@@ -1,5 +1,6 @@
 import sys
 import textwrap
+import threading
 
 import pytest
 
@@ -53,6 +54,34 @@ def test_files_that_exit_are_loaded_again(write, seen):
         with pytest.raises(SystemExit, match='5'):
             preload(paths=[path], modules=[])
     assert seen == ['one', 'one']
+
+
+@pytest.mark.parametrize('call', ['kopf.run()', 'asyncio.run(kopf.operator(clusterwide=True))'])
+def test_files_run_no_operators_when_they_are_imported(write, call):
+    path = write('handlers.py', f'import asyncio, kopf\n{call}')
+    with pytest.raises(LoadingError, match="Put the call under: if __name__ == '__main__':$"):
+        preload(paths=[path], modules=[])
+
+
+def test_operators_run_in_other_threads_and_after_the_import(write, seen):
+    path = write('handlers.py', '''
+        import sys, threading
+        import kopf
+
+        async def note():
+            sys.seen.append(threading.current_thread().name)
+
+        def run():
+            kopf.run(clusterwide=True, _command=note())
+
+        thread = threading.Thread(target=run, name='beside')
+        thread.start()
+        thread.join()
+        sys.run = run
+    ''')
+    preload(paths=[path], modules=[])
+    sys.run()
+    assert seen == ['beside', threading.current_thread().name]
 
 
 def test_files_of_the_same_name_are_different(write, seen):
