@@ -466,9 +466,12 @@ def test_requests_during_the_import_are_refused_with_an_advice(script, tmp_path,
         "startup handler: @kopf.on.startup()")
 
 
-def test_exiting_while_loading_is_respected(script):
-    code, _, _ = execute('run', '-A', script('raise SystemExit(7)'))
-    assert code == 7
+@pytest.mark.parametrize('command', [*LOADING_COMMANDS, ['run', '-A'], ['plan']])
+def test_exiting_while_loading_is_an_error(script, command):
+    path = script(HANDLER + 'raise SystemExit(0)')
+    code, _, err = execute(*command, path)
+    assert code == 1
+    assert err.startswith(f"Error: Cannot load {path}: it has called sys.exit(0).")
 
 
 def test_absence_of_credentials_ends_the_process(script, tmp_path):

@@ -94,9 +94,9 @@ def load_file(path: str | os.PathLike[str]) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException as e:  # also if the file calls sys.exit()
+    except BaseException as e:
         del sys.modules[name]
-        if not isinstance(e, Exception):
+        if not isinstance(e, (Exception, SystemExit)):
             raise
         raise _make_error(str(path), e) from e
 
@@ -112,7 +112,7 @@ def load_module(name: str) -> None:
         raise LoadingError(f"Cannot load {name} as a module: it is a file. Name it without -m.")
     try:
         importlib.import_module(name)
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise _make_error(name, e) from e
 
 
@@ -121,9 +121,11 @@ def _ensure_path(path: str) -> None:
         sys.path.insert(0, path)
 
 
-def _make_error(what: str, exc: Exception) -> LoadingError:
+def _make_error(what: str, exc: BaseException) -> LoadingError:
     lines = str(exc).splitlines()
     reason = f"{type(exc).__name__}: {lines[0]}" if lines else type(exc).__name__
+    if isinstance(exc, SystemExit):
+        reason, lines = f"it has called sys.exit({exc.code!r}).", []
     frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if _is_of_users(frame)]
     details = ''.join(traceback.format_list(frames))
     if isinstance(exc, SyntaxError):
@@ -142,7 +144,7 @@ def _suggest_file(absent: pathlib.Path) -> str:
     return f" Did you mean {absent.parent / close[0]}?" if close else ""
 
 
-def _suggest(exc: Exception) -> str:
+def _suggest(exc: BaseException) -> str:
     """Suggest what could have been meant by an unknown name, as newer versions of Python do."""
     namespace = _get_namespace(exc)
     match exc:
@@ -191,7 +193,7 @@ def _get_close_matches(word: str, names: Sequence[str], cutoff: float = 0.6) -> 
     return difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
 
 
-def _get_namespace(exc: Exception) -> Mapping[str, Any]:
+def _get_namespace(exc: BaseException) -> Mapping[str, Any]:
     """Get the global names where the error was raised."""
     tb = exc.__traceback__
     while tb is not None and tb.tb_next is not None:
@@ -199,7 +201,7 @@ def _get_namespace(exc: Exception) -> Mapping[str, Any]:
     return tb.tb_frame.f_globals if tb is not None else {}
 
 
-def _get_params(exc: Exception, namespace: Mapping[str, Any]) -> list[str]:
+def _get_params(exc: BaseException, namespace: Mapping[str, Any]) -> list[str]:
     """Get the keyword parameters of the function that was called in the line of the error."""
     line = traceback.extract_tb(exc.__traceback__)[-1].line or ''
     called = re.match(r'@?(\w+(?:\.\w+)*)\(', line)

@@ -51,9 +51,21 @@ def test_files_are_loaded_once(write, seen):
 def test_files_that_exit_are_loaded_again(write, seen):
     path = write('one.py', 'import sys; sys.seen.append("one"); sys.exit(5)')
     for _ in range(2):
-        with pytest.raises(SystemExit, match='5'):
+        with pytest.raises(LoadingError):
             preload(paths=[path], modules=[])
     assert seen == ['one', 'one']
+
+
+@pytest.mark.parametrize('args, expected', [
+    ('', 'None'), ('0', '0'), ('"Set TEAM."', "'Set TEAM.'")])
+def test_files_and_modules_that_exit_are_said_in_one_line(write, args, expected):
+    path = write('exiting_of_test.py', f'import sys; sys.exit({args})')
+    for paths, modules, name in [([path], [], path), ([], [path.stem], path.stem)]:
+        sys.path.insert(0, str(path.parent))
+        with pytest.raises(LoadingError) as err:
+            preload(paths=paths, modules=modules)
+        assert str(err.value) == f"Cannot load {name}: it has called sys.exit({expected})."
+        assert f'File "{path}", line 1' in err.value.details
 
 
 @pytest.mark.parametrize('call', ['kopf.run()', 'asyncio.run(kopf.operator(clusterwide=True))'])

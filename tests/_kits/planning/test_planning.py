@@ -290,11 +290,10 @@ def create(patch, **_):
 
 
 @pytest.mark.parametrize('source', [
-    "import sys; sys.exit(0)",
     "@kopf.on.startup()\ndef start(**_): raise SystemExit(0)",
     "@kopf.on.create('kopfexamples')\ndef create(**_): raise SystemExit(0)",
     "@kopf.on.create('kopfexamples')\nasync def create(**_): raise SystemExit(0)",
-], ids=['import', 'startup', 'sync', 'async'])
+], ids=['startup', 'sync', 'async'])
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # it ends abruptly
 def test_an_operator_that_ends_the_process_is_not_planned(plan, parent, source):
     with pytest.raises(testing.PlanError, match=r"sys.exit\(0\)"):
