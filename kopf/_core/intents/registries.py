@@ -282,31 +282,26 @@ class Binding:
     duplicates: Duplicates
     """The handlers that are not called for the resource: another handler has the same id."""
 
-    @property
-    def unserved(self) -> Collection[object]:
-        """What cannot be served."""
-        return {*self.unresolved, *self.ambiguous, *self.failing, *self.unwatchable,
-                *self.unpatchable, *self.duplicates}
-
-    def complaints(self, known: Collection[object] = ()) -> Iterator[str]:
-        """Describe what cannot be served, for the log, except for what is known already."""
+    def complaints(self, previous: 'Binding | None' = None) -> Iterator[str]:
+        """Describe what cannot be served, for the log, except for the same problems before."""
+        known = previous or resolve(OperatorRegistry(), ())
         for selector, resources in self.ambiguous.items():
-            if selector not in known:
+            if selector not in known.ambiguous:
                 yield (f"Ambiguous resources will not be served (try specifying API groups): "
                        f"{selector} => {{{_join(resources)}}}")
-        if unresolved := [item for item in self.unresolved if item not in known]:
+        if unresolved := [item for item in self.unresolved if item not in known.unresolved]:
             yield (f"Unresolved resources cannot be served (try creating their CRDs): "
                    f"{_join(map(self._describe_unresolved, unresolved))}")
         for selector, error in self.failing.items():
-            if selector not in known:
+            if selector not in known.failing:
                 yield (f"Resources will not be served, as their selector fails: "
                        f"{selector}: {error!r}")
-        if unwatchable := [item for item in self.unwatchable if item not in known]:
+        if unwatchable := [item for item in self.unwatchable if item not in known.unwatchable]:
             yield f"Non-watchable resources will not be served: {{{_join(unwatchable)}}}"
-        if unpatchable := [item for item in self.unpatchable if item not in known]:
+        if unpatchable := [item for item in self.unpatchable if item not in known.unpatchable]:
             yield f"Non-patchable resources will not be served: {{{_join(unpatchable)}}}"
         for handler, resource in self.duplicates.items():
-            if handler not in known:
+            if handler not in known.duplicates:
                 yield (f"{handler!r} will not be called for {resource}, as another handler of "
                        f"these objects has the same id (try another id=).")
 

@@ -197,6 +197,18 @@ def test_ambiguous_selectors_are_complained_about(registry):
         "{kopfexamples.v1.kopf.dev, kopfexamples.v1.other.dev}"]
 
 
+def test_each_problem_is_complained_about_once_and_again_if_it_returns(registry):
+    registry._watching.append(make_handler(WatchingHandler, 'kopfexamples'))
+    unresolved, solved, ambiguous = [resolve(registry, resources) for resources in (
+        [], [KEX], [KEX, OTHER_KEX])]
+    for previous, binding, expected in [
+            (None, unresolved, ["Unresolved"]), (unresolved, unresolved, []),
+            (unresolved, ambiguous, ["Ambiguous"]), (ambiguous, ambiguous, []),
+            (ambiguous, solved, []), (solved, ambiguous, ["Ambiguous"])]:
+        complaints = list(binding.complaints(previous))
+        assert [complaint.split()[0] for complaint in complaints] == expected
+
+
 @pytest.mark.parametrize('selector', [EVERYTHING, lambda resource: True])
 def test_selectors_of_many_resources_are_not_ambiguous(registry, selector):
     registry._watching.append(make_handler(WatchingHandler, selector))
@@ -249,7 +261,7 @@ def test_of_reconcilers_with_the_same_id_and_objects_only_the_first_one_is_serve
     assert binding.handlers[KEX].reconciling == (first,)
     [complaint] = binding.complaints()
     assert "will not be called for kopfexamples.v1.kopf.dev, as another handler" in complaint
-    assert not list(binding.complaints(binding.unserved))
+    assert not list(binding.complaints(binding))
     with contextlib.ExitStack() as stack:
         if is_refused:
             stack.enter_context(pytest.raises(LookupError, match="two reconcilers have the id"))

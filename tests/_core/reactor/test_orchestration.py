@@ -313,7 +313,7 @@ async def test_while_a_kind_is_being_deleted_its_stream_goes_on(
     assert 'will not be served' not in caplog.text
 
 
-async def test_what_cannot_be_served_is_warned_of_once(
+async def test_what_cannot_be_served_is_warned_of_once_and_again_if_it_is_lost(
         watched, serve_all, handle, lines, until, caplog,
 ):
     watched.script(flow(
@@ -330,7 +330,7 @@ async def test_what_cannot_be_served_is_warned_of_once(
         await until(lambda: ('delete', 'lates', None) in lines.calls)
     texts = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
     assert len([text for text in texts if 'nosuch' in text]) == 1
-    assert len([text for text in texts if 'lates' in text and 'cannot be served' in text]) == 1
+    assert len([text for text in texts if 'lates' in text and 'cannot be served' in text]) == 2
 
 
 async def test_resources_that_cannot_be_watched_are_not(watched, serve_all, handle, caplog, until):

@@ -97,7 +97,7 @@ class Orchestration:
         self._sets: Sequence[watchsets.WatchSet[Any]] = [self._watches, self._owned.watches]
         self._served: dict[Key, tuple[_Served, consumers.Feed]] = {}
         """What is served now, and what takes the objects."""
-        self._reported: set[object] = set()
+        self._binding: registries.Binding | None = None
         self._progress = listprogress.ListProgress(logger)
         self._is_announced = False
         self._converting = collections.defaultdict[str, asyncio.Lock](asyncio.Lock)
@@ -292,9 +292,9 @@ class Orchestration:
     def _bind(self, resources: Collection[references.Resource]) -> registries.Binding:
         """Find the handlers of each resource; log what cannot be served, each problem once."""
         binding = registries.resolve(self._registry, resources)
-        for complaint in binding.complaints(self._reported):
+        for complaint in binding.complaints(self._binding):
             self._logger.warning(complaint)
-        self._reported.update(binding.unserved)
+        self._binding = binding
         return binding
 
     async def close(self) -> None:
