@@ -1273,14 +1273,14 @@ def _reload(
 ) -> NoReturn:
     """Run the same command in a child process, restart it on changes, and exit with its code."""
     from kopf._kits import reloading
-    folders = {pathlib.Path(path).absolute().parent for path in paths}
-    folders |= {pathlib.Path.cwd()} if modules else set()
+    named = {pathlib.Path(path).absolute() for path in paths}
+    named |= {pathlib.Path(name.partition('.')[0]).absolute() for name in modules}
     args = ['run', *helpscreens.hand_over(
         click.get_current_context(), without={'reload', 'sandbox', *(sandboxing or ())})]
     if sandboxing is not None and is_alone:
         args.insert(1, '--standalone')
     with _accompany(sandboxing):
-        code = reloading.run(args, folders=sorted(folder for folder in folders if folder.exists()))
+        code = reloading.run(args, paths=named)
     raise click.exceptions.Exit(code)
 
 

@@ -1,5 +1,6 @@
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,10 +25,11 @@ def fn(name, **_):
 class Process:
     """The command line with what it says."""
 
-    def __init__(self, *args, cwd, **env):
+    def __init__(self, *args, cwd, prefix=(), **env):
         self._process = subprocess.Popen(
-            [sys.executable, '-m', 'kopf', *args], cwd=cwd, text=True, env={**os.environ, **env},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+            [*prefix, sys.executable, '-m', 'kopf', *args], cwd=cwd, text=True,
+            env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True)
         self._lines = []
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -117,6 +119,70 @@ def test_files_that_change_twice_in_a_second_are_read_anew(folder):
         assert "other obj" in process.text
     finally:
         process.close()
+
+
+@pytest.fixture()
+def reloading(folder):
+    """Runs ``--reload`` for a file; the process says when it has seen the object."""
+    processes = []
+
+    def run(path, **kwargs):
+        processes.append(Process(
+            'run', '--reload', '--sandbox', f'--load={CRD}', '--load=obj.yaml', '-A', path,
+            cwd=folder, **kwargs))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.close()
+
+
+def test_folders_can_be_absent_and_made_again(folder, reloading):
+    process = reloading('parts/handlers.py')
+    process.wait_for("The operator has ended. It starts again when a file changes.")
+    for text in ["first", "second", "third"]:
+        shutil.rmtree(folder / 'parts', ignore_errors=True)
+        (folder / 'parts').mkdir()
+        (folder / 'parts' / 'handlers.py').write_text(HANDLERS.format(text=text))
+        process.wait_for(f"{text} obj")
+    (folder / 'parts' / 'handlers.py').write_text(HANDLERS.format(text="fourth"))
+    process.wait_for("fourth obj")
+
+
+def test_files_behind_symlinks_are_seen_to_change(folder, reloading):
+    (folder / 'real').mkdir()
+    (folder / 'handlers.py').rename(folder / 'real' / 'handlers.py')
+    (folder / 'links').mkdir()
+    (folder / 'links' / 'handlers.py').symlink_to('../real/handlers.py')
+    process = reloading('links/handlers.py')
+    process.wait_for("first obj")
+    (folder / 'real' / 'handlers.py').write_text(HANDLERS.format(text="second"))
+    process.wait_for("second obj")
+
+
+def test_mounted_configmaps_are_seen_to_change(folder, reloading):
+    mount = folder / 'mount'
+    for version, text in [('..1', "first"), ('..2', "second")]:
+        (mount / version).mkdir(parents=True)
+        (mount / version / 'handlers.py').write_text(HANDLERS.format(text=text))
+    (mount / '..data').symlink_to('..1')
+    (mount / 'handlers.py').symlink_to('..data/handlers.py')
+    process = reloading('mount/handlers.py')
+    process.wait_for("first obj")
+    (mount / '..data_tmp').symlink_to('..2')
+    (mount / '..data_tmp').rename(mount / '..data')
+    process.wait_for("Reloading, as handlers.py has changed.")
+    process.wait_for("second obj")
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not shutil.which('setpriv'), reason="root reads all")
+def test_folders_that_cannot_be_read_are_left_out(folder, reloading):
+    (folder / 'locked').mkdir(mode=0)
+    process = reloading('handlers.py', prefix=[] if os.geteuid() else [
+        'setpriv', '--bounding-set=-dac_override,-dac_read_search', '--inh-caps=-all'])
+    process.wait_for("first obj")
+    (folder / 'handlers.py').write_text(HANDLERS.format(text="second"))
+    process.wait_for("second obj")
 
 
 @pytest.mark.parametrize('variable', ['KOPF_RUN_RELOAD', 'KOPF_RUN_SANDBOX'])
