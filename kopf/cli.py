@@ -909,8 +909,8 @@ def completion(shell: str) -> None:
         section='Peering', help="Freeze the operators of this peering.")
 @option('-p', '--priority', type=int, required=True, default=100, show_default=True, metavar='N',
         section='Peering', help="Freeze the operators of this priority or lower.")
-@option('-t', '--lifetime', type=int, required=True, metavar='SECONDS', section='Peering',
-        help="Freeze for this number of seconds.")
+@option('-t', '--lifetime', type=click.IntRange(1), required=True, metavar='SECONDS',
+        section='Peering', help="Freeze for this number of seconds.")
 @option('-m', '--message', metavar='MESSAGE', section='Peering', help="Leave a message for people.")
 def freeze(
         id: str | None,

@@ -389,6 +389,8 @@ def test_failures_to_start_are_said_in_one_line(invoke, monkeypatch, error):
 @pytest.mark.parametrize('args', [
     ['freeze', '--lifetime', '10'],
     ['freeze', '--peering', 'x'],
+    ['freeze', '--peering', 'x', '--lifetime', '0'],
+    ['freeze', '--peering', 'x', '--lifetime', '-600'],
     ['resume'],
 ])
 def test_freezing_needs_to_know_whom_and_for_how_long(invoke, args):

@@ -7,6 +7,7 @@ with the same or a lower priority pause until ``kopf resume`` removes that recor
 Other commands that talk to a cluster share the login, and find resources and namespaces as here.
 """
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
@@ -48,20 +49,26 @@ async def freeze(
     peer = records.Peer(
         identity=identity or records.make_identity(unique=False), priority=priority,
         lifetime=lifetime, lastseen=clocks.Clock().now().wall, message=message)
-    place = await _change(peering_name, {peer.identity: peer.as_record()}, **where)
-    logger.info(f"Operators of {place} with priorities up to {priority} are frozen for "
+    places = await _change(peering_name, {peer.identity: peer.as_record()}, **where)
+    logger.info(f"Operators of {', '.join(places)} with priorities up to {priority} are frozen for "
                 f"{lifetime} seconds, by {peer.identity!r}.")
 
 
 async def resume(*, peering_name: str, identity: str | None = None, **where: Any) -> None:
     """
-    Resume the operators that were paused by `freeze` with the same identity.
+    Resume the operators that were paused by `freeze` with the same identity; if there are none, say
+    which other records there are.
 
     For the other arguments and the errors, see `_change`.
     """
     identity = identity or records.make_identity(unique=False)
-    place = await _change(peering_name, {identity: None}, **where)
-    logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
+    for place, known in (await _change(peering_name, {identity: None}, **where)).items():
+        if identity in known:
+            logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
+        else:
+            others = ', '.join(map(repr, sorted(known))) or 'nobody'
+            logger.warning(f"Operators of {place} were not frozen by {identity!r}. There are "
+                           f"records of: {others}.")
 
 
 @contextlib.asynccontextmanager
@@ -152,9 +159,10 @@ async def _change(
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         vault: vaults.Vault | None = None,
-) -> str:
+) -> Mapping[str, Collection[str]]:
     """
-    Patch the records of the peering objects, and return the names of these objects for the log.
+    Patch the records of the peering objects, and return the names of these objects for the log,
+    with the identities of the records that there were.
 
     With ``clusterwide``, these are ClusterKopfPeerings; otherwise, KopfPeerings of the
     ``namespaces``. The credentials are those of the vault, or else of the login handlers of the
@@ -164,7 +172,7 @@ async def _change(
     """
     settings = settings if settings is not None else configuration.OperatorSettings()
     kind = 'ClusterKopfPeering' if clusterwide else 'KopfPeering'
-    done: list[str] = []
+    done: dict[str, set[str]] = {}
     try:
         async with connect(registry=registry, settings=settings, vault=vault) as (client, _):
             findings = await scanning.scan(client, groups=records.GROUPS)
@@ -176,21 +184,20 @@ async def _change(
                     f"Type first: kopf crd --peering --apply")
             for namespace in await find_namespaces(
                     client, settings=settings, clusterwide=clusterwide, patterns=namespaces):
-                changed = False
-                for resource in resources:
-                    changed |= await patching.patch(
-                        client, resource=resource, namespace=namespace, name=name,
-                        payload={'status': changes},
-                        subresource='status' if 'status' in resource.subresources else None,
-                    ) is not None
                 where = f'{kind} {name!r}' + (f' in {namespace!r}' if namespace is not None else '')
-                if changed:
-                    done.append(where)
-                else:
+                for resource in resources:
+                    patch = functools.partial(
+                        patching.patch, client, resource=resource, namespace=namespace, name=name,
+                        subresource='status' if 'status' in resource.subresources else None)
+                    former = await patch(payload={})  # to see what there is
+                    if former is not None and await patch(payload={'status': changes}) is not None:
+                        known = records.parse_peers(former.get('status'))
+                        done.setdefault(where, set()).update(known)
+                if where not in done:
                     logger.warning(f"There is no {where}.")
     except errors.APIError as e:
         raise CommandError(f"The peering {name!r} cannot be changed: {e}") from e
     if not done:
         raise CommandError(
             f"Peering {name!r} not found. Create it first: apply a {kind} with this name.")
-    return ', '.join(done)
+    return done

@@ -468,6 +468,14 @@ async def test_freezing_writes_a_record_and_resuming_removes_it(kube, cluster, p
     assert await get_records(kube, peering) == {}
 
 
+async def test_resuming_says_if_others_freeze(kube, cluster, peering):
+    run(cluster, 'freeze', '-n', 'default', '-P', peering, '-t', '60', '-i', 'someone')
+    done = run(cluster, 'resume', '-n', 'default', '-P', peering, '-i', 'else')
+    assert (f"Operators of KopfPeering '{peering}' in 'default' were not frozen by 'else'. "
+            f"There are records of: 'someone'.") in done.stderr
+    assert 'someone' in await get_records(kube, peering)
+
+
 async def test_freezing_of_the_cluster_has_its_own_object(kube, cluster, peering):
     done = run(cluster, 'freeze', '-A', '-P', peering, '-t', '60', '-i', 'someone', '--dev')
     assert done.returncode == 0
