@@ -270,12 +270,13 @@ def test_variables_have_several_values(variable, separator, name, monkeypatch):
 
 @pytest.mark.parametrize('args', [
     ['run', '-A', '--peering='], ['run', '-n', ''], ['run', '-n', 'a', '--namespace', ' '],
+    ['run', '-n', ','], ['run', '-n', ',default'], ['run', '-n', 'a*, ,!ab'], ['run', '-n', 'a*,!'],
     ['run', '-A', '--leader-elect='], ['freeze', '-A', '--lifetime=5', '-P', ''],
     ['explain', '-n', '', 'kopfexample', 'obj'], ['unpause', '-n', '', 'kopfexamples', 'obj']])
 def test_names_of_unset_variables_are_refused(invoke, args):
     result = invoke(*args)
     assert result.exit_code == 2
-    assert 'the value is empty. Is a variable unset?' in result.output
+    assert 'a name is empty. Is a variable unset?' in result.output
 
 
 @pytest.mark.parametrize(('value', 'name'), [

@@ -334,7 +334,8 @@ class _NamespaceSink(watching.Sink):
             self._names.add(name)
 
     def list_ended(self) -> None:
-        absent = set(references.select_specific_namespaces(self._patterns)) - self._names
+        absent = self._patterns if not self._names else (
+            set(references.select_specific_namespaces(self._patterns)) - self._names)
         if absent and not self._reported:
             self._logger.warning(
                 f"No such namespace: {', '.join(sorted(map(str, absent)))}. It will be served as "

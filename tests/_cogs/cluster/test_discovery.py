@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 
 import pytest
 
@@ -337,6 +338,14 @@ async def test_absent_namespaces_are_warned_of_once(
     warnings = [record.getMessage() for record in caplog.records if 'No such' in record.msg]
     assert len(warnings) == 1
     assert warnings[0].startswith("No such namespace: absent, ns3. ")
+
+
+async def test_patterns_are_warned_of_if_none_of_them_matches(
+        cluster, observe_namespaces, insights, until, caplog,
+):
+    async with observe_namespaces('absent', 'ab*', re.compile('x')):
+        await until(lambda: insights.namespaces == set())
+    assert "No such namespace: ab*, absent, re.compile('x'). It will be served" in caplog.text
 
 
 async def test_new_namespaces_are_noticed(cluster, observe_namespaces, insights, until):
