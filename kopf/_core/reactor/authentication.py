@@ -220,6 +220,7 @@ async def _call_all(
     finally:
         for task in pending:
             task.cancel()
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
         if pending:  # a synchronous handler runs in a thread, which cannot be stopped
             await asyncio.wait(pending, timeout=CANCELLATION_TIMEOUT)
     return found, failures

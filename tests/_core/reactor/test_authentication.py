@@ -1,6 +1,7 @@
 import asyncio
 import copy
 import datetime
+import gc
 import logging
 import threading
 
@@ -232,6 +233,26 @@ async def test_a_handler_in_a_thread_that_hangs_is_left_to_itself(
     assert (await prepare().obtain()).token == 'a'
     unlocking.set()
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+
+@pytest.mark.looptime
+async def test_errors_of_handlers_that_are_cancelled_are_no_errors_of_asyncio(
+        registry, prepare, caplog,
+):
+    @kopf.on.login(registry=registry)
+    async def interrupted(**_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise kopf.PermanentError("it was interrupted")
+
+    task = asyncio.create_task(prepare().obtain())
+    await asyncio.sleep(1)
+    await tasks.cancel([task])
+    del task
+    gc.collect()
+    assert "it was interrupted" in caplog.text
+    assert 'asyncio' not in [record.name for record in caplog.records]
 
 
 @pytest.mark.looptime
