@@ -268,7 +268,11 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs['clusterwide'] and kwargs['namespaces']:
-            raise click.UsageError("Use either --namespace or --all-namespaces, but not both.")
+            variables = helpscreens.list_set(
+                click.get_current_context(), names={'clusterwide', 'namespaces'})
+            raise click.UsageError(
+                "Use either --namespace or --all-namespaces, but not both." + (
+                    f" These variables are set: {', '.join(variables)}." if variables else ""))
         return fn(*args, **kwargs)
     return wrapper
 
@@ -802,7 +806,7 @@ def explain(
 
     For example: kopf explain handlers.py kopfexample kopf-example-1
     """
-    if len(args) < 2:
+    if len(args) < 2 or args[-2].endswith('.py'):
         raise click.UsageError(
             "Name the kind and the object. For example: kopf explain handlers.py kopfexample "
             "kopf-example-1")
@@ -955,7 +959,8 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if bool(kwargs['names']) == (kwargs['selector'] is not None):
-            raise click.UsageError("Name the objects, or select them by --selector.")
+            raise click.UsageError("Name the objects, or select them by --selector" + (
+                ", but not both." if kwargs['names'] else "."))
         if kwargs['clusterwide'] and kwargs['namespace'] is not None:
             raise click.UsageError("Use either --namespace or --all-namespaces, but not both.")
         return fn(*args, **kwargs)

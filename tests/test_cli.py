@@ -294,7 +294,14 @@ def test_the_whole_cluster_is_served_with_a_warning_if_nothing_is_said(run, capl
 def test_namespaces_exclude_the_whole_cluster(invoke):
     result = invoke('run', '-A', '-n', 'x')
     assert result.exit_code == 2
-    assert "Use either --namespace or --all-namespaces, but not both." in result.output
+    assert "Use either --namespace or --all-namespaces, but not both.\n" in result.output
+
+
+@pytest.mark.parametrize('variable', ['KOPF_RUN_ALL_NAMESPACES', 'KOPF_RUN_CLUSTERWIDE'])
+def test_the_variable_that_excludes_an_option_is_named(invoke, variable):
+    result = invoke('run', '-n', 'x', env={variable: 'true'})
+    assert result.exit_code == 2
+    assert f"but not both. These variables are set: {variable}.\n" in result.output
 
 
 def test_controls_reach_the_operator(run):
@@ -403,7 +410,8 @@ def test_freezing_needs_to_know_whom_and_for_how_long(invoke, args):
     (['release', 'x'], "Add --namespace or --all-namespaces."),
     (['migrate'], "Missing argument 'KIND'"),
     (['pause', 'x'], "Name the objects, or select them by --selector."),
-    (['pause', 'x', 'y', '-l', 'a=b'], "Name the objects, or select them by --selector."),
+    (['pause', 'x', 'y', '-l', 'a=b'],
+     "Name the objects, or select them by --selector, but not both."),
     (['unpause', 'x', 'y', '-n', 'a', '-A'],
      "Use either --namespace or --all-namespaces, but not both."),
 ])
@@ -573,6 +581,7 @@ def test_faults_of_operators_are_found_without_a_cluster(invoke, script, text, m
 @pytest.mark.parametrize('args, message', [
     ([], "Missing argument '[PATHS]... KIND NAME'"),
     (['kex'], "Name the kind and the object."),
+    (['handlers.py', 'kex'], "Name the kind and the object."),
     (['kex', 'obj', 'handlers.py'], "The files precede the kind and the name of the object."),
 ])
 def test_explanations_need_the_kind_and_the_name(invoke, args, message):

@@ -111,6 +111,15 @@ def combine(*options: Callable[[Any], Any]) -> Callable[[Callable[P, R]], Callab
     return decorate
 
 
+def list_set(ctx: click.Context, *, names: Container[str]) -> list[str]:
+    """List the variables that set these options of the command."""
+    return [
+        variable for param in ctx.command.params
+        if isinstance(param, SectionOption) and param.name in names
+        and ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT
+        for variable in param.list_variables(ctx) if os.environ.get(variable)]
+
+
 def hand_over(ctx: click.Context, *, without: Container[str]) -> list[str]:
     """
     Restore the arguments of the command for child processes, without some of the options.

@@ -107,10 +107,10 @@ def load_module(name: str) -> None:
 
     :raises LoadingError: if the module cannot be imported.
     """
-    _ensure_path(str(pathlib.Path.cwd()))
     if name.endswith('.py') and pathlib.Path(name).exists():
         raise LoadingError(f"Cannot load {name} as a module: it is a file. Name it without -m.")
     try:
+        _ensure_path(str(pathlib.Path.cwd()))  # it can be removed
         importlib.import_module(name)
     except (Exception, SystemExit) as e:
         raise _make_error(name, e) from e

@@ -43,9 +43,9 @@ class Fault:
     :param skip: how many of the first matching requests to spare.
     :param chance: the probability of a hit, from 0 to 1.
     :param seed: the seed of the random numbers, for repeatable runs. Default: none.
-    :param status: the HTTP status code of the error, from 100 to 599.
+    :param status: the HTTP status code of the error, from 400 to 599.
     :param seconds: the duration in seconds.
-    :raises ValueError: for an unknown action or a wrong status.
+    :raises ValueError: for an unknown action, a wrong status or chance, or negative seconds.
     """
     action: Action
     verb: str = '*'
@@ -66,8 +66,10 @@ class Fault:
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ValueError(f"There is no fault {self.action!r}, only: {', '.join(ACTIONS)}.")
-        if not 100 <= self.status <= 599:
-            raise ValueError(f"{self.status} is not an HTTP status.")
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"{self.status} is not the HTTP status of an error.")
+        if not 0 <= self.chance <= 1 or not self.seconds >= 0:  # nor NaN
+            raise ValueError("A chance is from 0 to 1, and seconds are not negative.")
         self.rewind()
 
     def rewind(self) -> None:
@@ -158,9 +160,9 @@ def parse(text: str) -> Fault:
     for part in filter(None, rest.split(',')):
         key, equals, value = part.partition('=')
         key = key.strip()
-        if not equals or key not in known:
+        if not equals or key not in known or key in options:
             raise ValueError(f"{part!r} in the fault {text!r} is not understood; "
-                             f"it can have: {', '.join(known)}.")
+                             f"it can have: {', '.join(known)}, each once.")
         try:
             options[key] = _CASTS.get(key, str)(value.strip())
         except ValueError:

@@ -166,6 +166,14 @@ def test_absent_modules_are_said_in_one_line():
         f"Check the name, or install it into the same environment: {sys.prefix}\n")
 
 
+def test_a_removed_current_folder_is_said_in_one_line(tmp_path, monkeypatch):
+    (tmp_path / 'folder').mkdir()
+    monkeypatch.chdir(tmp_path / 'folder')
+    (tmp_path / 'folder').rmdir()
+    with pytest.raises(LoadingError, match="^Cannot load x: FileNotFoundError: "):
+        preload(paths=[], modules=['x'])
+
+
 def test_private_names_have_a_public_one(write):
     path = write('handlers.py', 'from kopf._core.actions.execution import Logger')
     with pytest.raises(LoadingError, match="cannot import name 'Logger'") as err:

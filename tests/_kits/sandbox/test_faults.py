@@ -47,7 +47,9 @@ def test_faults_are_parsed():
 
 
 @pytest.mark.parametrize('text', [
-    '', 'explode', 'refuse:status', 'refuse:color=red', 'refuse:count=x', 'refuse:status=7'])
+    '', 'explode', 'refuse:status', 'refuse:color=red', 'refuse:count=x', 'refuse:status=7',
+    'refuse:status=200', 'delay:seconds=-1', 'delay:seconds=nan', 'cut:chance=2', 'cut:chance=-1',
+    'refuse:verb=patch,verb=get'])
 def test_what_is_no_fault_is_refused(text):
     with pytest.raises(ValueError):
         faults.parse(text)
