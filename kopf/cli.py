@@ -148,7 +148,7 @@ def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None
 def check_name(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Refuse empty names: e.g. of unset variables in ``--namespace "$NAMESPACE,!$OTHER"``."""
     if any(part.strip().removeprefix('!') == '' for name in (value if param.multiple else [value])
-           if name is not None for part in name.split(',')):
+           if name is not None for part in name.rstrip(', ').split(',')):
         raise click.BadParameter("a name is empty. Is a variable unset?", ctx=ctx, param=param)
     return value
 
