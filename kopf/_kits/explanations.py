@@ -241,6 +241,7 @@ class _Explainer:
         step, following = decisions.decide(decisions.Situation(
             view=view, reason=reason, selection=selection, cycle=cycle, recall=self._recall,
             now=self._now, accompanied=bool(self._spawned) and not view.deleting,
+            must_keep=self._served.is_kept_elsewhere,
             is_status_essential=self._served.is_status_essential,
             misfit=execution.find_misfit(selection.handlers, lambda: change),
             pause=self._pause))
@@ -408,6 +409,8 @@ class _Explainer:
                 yield finalizer, self._describe_leftover(finalizer, index, "watch")
             elif finalizer == own:
                 yield finalizer, f"of this operator, needed by: {names}" if names else (
+                    "of this operator, left to its handlers of another version"
+                    if self._served.is_kept_elsewhere else
                     "of this operator, but no handler needs it: the operator removes it")
             elif finalizer == hub.EXTERNAL_FINALIZER:
                 yield finalizer, self._explain_external_finalizer(finalizer, index)

@@ -255,7 +255,7 @@ ADDING = "Adding the finalizer, thus preventing the actual deletion."
 REMOVING = "Removing the finalizer, as there are no handlers requiring it."
 RELEASING = "Removing the finalizer, thus allowing the actual deletion."
 FREED = "Deletion, but we are done with it, and we do not care."
-ACCOMPANIED = "daemons and timers have to stop first"
+HELD = "daemons, timers, or handlers of another version still need the finalizer"
 DELETED_BUT_HELD = "the records stay, for nothing else says that the deletion is handled"
 INTERRUPTED = "the object was changed by others, or the operator is exiting or paused"
 SLOWED = "the handlers change the object again and again"
@@ -374,5 +374,5 @@ def _end(situation: Situation, cycle: cycles.Cycle) -> Step:
             cycle.conclude(situation.reason, essence=situation.view.essence))
     if situation.view.has_finalizer and not (situation.accompanied or situation.must_keep):
         return Release(RELEASING)
-    because = ACCOMPANIED if situation.view.has_finalizer else DELETED_BUT_HELD
+    because = HELD if situation.view.has_finalizer else DELETED_BUT_HELD
     return Save(because) if cycle.dirty else Nothing(because)

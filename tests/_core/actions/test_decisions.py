@@ -332,17 +332,16 @@ def test_a_pause_concerns_daemons_without_a_finalizer():
     assert step.until == make_moment(90).mono
 
 
-@pytest.mark.parametrize(('has_finalizer', 'accompanied', 'because'), [
-    (True, True, decisions.ACCOMPANIED),
-    (False, False, decisions.DELETED_BUT_HELD),
+@pytest.mark.parametrize(('has_finalizer', 'options', 'because'), [
+    (True, {'accompanied': True}, decisions.HELD),
+    (True, {'must_keep': True}, decisions.HELD),
+    (False, {}, decisions.DELETED_BUT_HELD),
 ])
-def test_a_handled_deletion_is_saved_if_the_object_stays_for_now(
-        has_finalizer, accompanied, because):
+def test_a_handled_deletion_is_saved_if_the_object_stays_for_now(has_finalizer, options, because):
     cycle = make_cycle(Reason.DELETE, progress={'fn': 'succeeded'}, dirty=True)
     situation = make_situation(
         make_handler('fn', Reason.DELETE), reason=Reason.DELETE, cycle=cycle,
-        view=make_view(essence(0), deleting=True, has_finalizer=has_finalizer),
-        accompanied=accompanied)
+        view=make_view(essence(0), deleting=True, has_finalizer=has_finalizer), **options)
     assert decide(situation).step == Save(because)
     clean = cycle._replace(unsaved={})
     assert decide(situation._replace(cycle=clean)) == (Nothing(because, told=False), clean)

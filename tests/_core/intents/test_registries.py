@@ -152,6 +152,21 @@ def test_reconciling_handlers_of_several_versions_are_bound_to_one(registry, pre
         versions[number]: (handlers[number],), versions[2]: (other,)}
 
 
+@pytest.mark.parametrize(('needed_in', 'kept'), [((), ''), (('v1',), 'v2'), (('v1', 'v2'), '')])
+def test_finalizers_are_left_to_the_versions_whose_handlers_need_them(registry, needed_in, kept):
+    versions = [Resource('kopf.dev', name, 'kopfexamples', verbs=VERBS) for name in ('v1', 'v2')]
+    other = Resource('other.dev', 'v1', 'kopfexamples', verbs=VERBS)
+    for group in ('kopf.dev', 'other.dev'):
+        registry._watching.append(make_handler(WatchingHandler, group, 'kopfexamples'))
+    for version in ('v1', 'v2'):
+        registry._changing.append(make_handler(
+            ChangingHandler, 'kopf.dev', version, 'kopfexamples', id=version,
+            requires_finalizer=version in needed_in))
+    bound = resolve(registry, [*versions, other]).handlers
+    assert [resource.version for resource, served in bound.items() if served.is_kept_elsewhere] == (
+        [kept] if kept else [])
+
+
 @pytest.mark.parametrize(('selector', 'failing', 'is_uncertain'), [
     (['kex'], set(), False), (['kex'], {'other.dev'}, False),
     (['absent'], set(), False), (['absent'], {'other.dev'}, True),
