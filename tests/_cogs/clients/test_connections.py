@@ -425,8 +425,10 @@ class Tunnel:
 
     def __init__(self):
         self.heads = []
+        self.tasks = []
 
     async def __call__(self, reader, writer):
+        self.tasks.append(asyncio.current_task())
         head = await reader.readuntil(b'\r\n\r\n')
         self.heads.append(head)
         host, _, port = head.split()[1].decode().rpartition(':')
@@ -452,7 +454,7 @@ async def test_tls_goes_through_proxies_with_passwords(secure, settings, ca, met
     async with make_client(settings, info) as client:
         assert await client.request(method, '/', body=body) is None
     proxy.close()
-    await asyncio.sleep(0.05)
+    await asyncio.gather(*tunnel.tasks)  # they end when both sides of their connections are closed
     authorization = base64.b64encode(b'user:pa55')
     assert b'Proxy-Authorization: Basic ' + authorization in tunnel.heads[0]
     assert b's3cret' not in tunnel.heads[0]
