@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 
 from kopf._kits import redirecting
-from kopf._kits.sandbox import keeping, tls
+from kopf._kits.sandbox import keeping, listening, tls
 from kopf._kits.sandbox.access import PLAIN, Access
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster
@@ -83,7 +83,7 @@ class Sandbox(Direct):
         self._tokens = {name: self._access.add_token(user)
                         for name, user in (('admin', ADMIN), ('plain', PLAIN))}
         self._tasks: list[asyncio.Task[None]] = []
-        self._runner: web.ServerRunner | None = None
+        self._listener: listening.Listener | None = None
 
     async def __aenter__(self) -> 'Sandbox':
         await self.start()
@@ -156,14 +156,12 @@ class Sandbox(Direct):
             host=None if self._tls else self._host)
         server = web.Server(
             handler, handler_cancellation=True, access_log=None, max_field_size=MAX_HEADER)
-        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, self._host, self._port, reuse_address=True, ssl_context=context,
-        ) if self._reserved is None else web.SockSite(
-            self._runner, self._reserved.socket, ssl_context=context)
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        place: dict[str, Any] = {
+            'host': self._host, 'port': self._port, 'reuse_address': True,
+        } if self._reserved is None else {'sock': self._reserved.socket}
+        listener = listening.Listener(server)
+        self._port = await listener.start(ssl=context, **place)
+        self._listener = listener
 
     async def stop(self) -> None:
         """
@@ -181,9 +179,9 @@ class Sandbox(Direct):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._listener is not None:
+            await self._listener.stop()
+            self._listener = None
         if self.upstream is not None:
             await self.upstream.stop()
 

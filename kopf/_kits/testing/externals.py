@@ -13,7 +13,7 @@ from typing import Any, Literal, NoReturn, Self
 
 from aiohttp import web
 
-from kopf._kits.sandbox import faults
+from kopf._kits.sandbox import faults, listening
 from kopf._kits.sandbox.requests import Target
 from kopf._kits.testing import processes
 
@@ -86,7 +86,7 @@ class System(abc.ABC):
         self.meet_answer: Callable[[Call, web.Response], faults.Fault | None] = lambda *_: None
         self._unique = unique
         self._port = 0
-        self._runner: web.ServerRunner
+        self._listener: listening.Listener
         self._kept: Sequence[faults.Fault] = ()
 
     @abc.abstractmethod
@@ -118,15 +118,13 @@ class System(abc.ABC):
         self._kept = list(self.faults)
         for fault in self._kept:
             fault.rewind()
-        server = web.Server(self._respond, access_log=None)
-        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        sock = socket.create_server(('127.0.0.1', self._port), reuse_port=True)
-        await web.SockSite(self._runner, sock).start()
+        self._listener = listening.Listener(web.Server(self._respond, access_log=None))
+        await self._listener.start(
+            sock=socket.create_server(('127.0.0.1', self._port), reuse_port=True))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        await self._listener.stop()
         self.faults.clear()
         for fault in self._kept:
             self.faults.add(fault)
