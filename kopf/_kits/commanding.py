@@ -7,7 +7,6 @@ with the same or a lower priority pause until ``kopf resume`` removes that recor
 Other commands that talk to a cluster share the login, and find resources and namespaces as here.
 """
 import contextlib
-import functools
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
@@ -56,19 +55,15 @@ async def freeze(
 
 async def resume(*, peering_name: str, identity: str | None = None, **where: Any) -> None:
     """
-    Resume the operators that were paused by `freeze` with the same identity; if there are none, say
-    which other records there are.
+    Resume the operators that were paused by `freeze` with the same identity; say which other
+    records there are, as they can be those that were meant.
 
     For the other arguments and the errors, see `_change`.
     """
     identity = identity or records.make_identity(unique=False)
-    for place, known in (await _change(peering_name, {identity: None}, **where)).items():
-        if identity in known:
-            logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
-        else:
-            others = ', '.join(map(repr, sorted(known))) or 'nobody'
-            logger.warning(f"Operators of {place} were not frozen by {identity!r}. There are "
-                           f"records of: {others}.")
+    for place, others in (await _change(peering_name, {identity: None}, **where)).items():
+        known = f" There are records of: {', '.join(map(repr, sorted(others)))}." if others else ""
+        logger.info(f"Operators of {place} are not frozen by {identity!r} any more.{known}")
 
 
 @contextlib.asynccontextmanager
@@ -162,7 +157,7 @@ async def _change(
 ) -> Mapping[str, Collection[str]]:
     """
     Patch the records of the peering objects, and return the names of these objects for the log,
-    with the identities of the records that there were.
+    with the identities of the records that they have now.
 
     With ``clusterwide``, these are ClusterKopfPeerings; otherwise, KopfPeerings of the
     ``namespaces``. The credentials are those of the vault, or else of the login handlers of the
@@ -186,13 +181,13 @@ async def _change(
                     client, settings=settings, clusterwide=clusterwide, patterns=namespaces):
                 where = f'{kind} {name!r}' + (f' in {namespace!r}' if namespace is not None else '')
                 for resource in resources:
-                    patch = functools.partial(
-                        patching.patch, client, resource=resource, namespace=namespace, name=name,
+                    changed = await patching.patch(
+                        client, resource=resource, namespace=namespace, name=name,
+                        payload={'status': changes},
                         subresource='status' if 'status' in resource.subresources else None)
-                    former = await patch(payload={})  # to see what there is
-                    if former is not None and await patch(payload={'status': changes}) is not None:
-                        known = records.parse_peers(former.get('status'))
-                        done.setdefault(where, set()).update(known)
+                    if changed is not None:
+                        done.setdefault(where, set()).update(
+                            records.parse_peers(changed.get('status')))
                 if where not in done:
                     logger.warning(f"There is no {where}.")
     except errors.APIError as e:

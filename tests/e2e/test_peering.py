@@ -471,7 +471,7 @@ async def test_freezing_writes_a_record_and_resuming_removes_it(kube, cluster, p
 async def test_resuming_says_if_others_freeze(kube, cluster, peering):
     run(cluster, 'freeze', '-n', 'default', '-P', peering, '-t', '60', '-i', 'someone')
     done = run(cluster, 'resume', '-n', 'default', '-P', peering, '-i', 'else')
-    assert (f"Operators of KopfPeering '{peering}' in 'default' were not frozen by 'else'. "
+    assert (f"Operators of KopfPeering '{peering}' in 'default' are not frozen by 'else' any more. "
             f"There are records of: 'someone'.") in done.stderr
     assert 'someone' in await get_records(kube, peering)
 

@@ -56,6 +56,12 @@ async def scenario(client):
     await client.wait('kopfexamples', 'obj', lambda obj: obj['status']['account'], timeout=600)
 
 
+async def delete(client):
+    await scenario(client)
+    await client.delete('kopfexamples', 'obj')
+    await client.wait_gone('kopfexamples', 'obj', timeout=600)
+
+
 def find_failed(*sources, **options):
     """Explore; return the faults that are not survived."""
     try:
@@ -196,11 +202,6 @@ async def close_account(status, **_):
 
 
 def test_a_deletion_that_fails_when_it_is_repeated_is_told(cloud, crd, script):
-    async def delete(client):
-        await scenario(client)
-        await client.delete('kopfexamples', 'obj')
-        await client.wait_gone('kopfexamples', 'obj', timeout=600)
-
     with pytest.raises(testing.ExplorationError) as found:
         testing.explore(
             delete, script(CAREFUL + DELETING), load=[crd], external=[cloud], only='call-after:3')
@@ -249,11 +250,6 @@ async def close_account(status, **_):
 
 
 def test_an_account_that_is_left_behind_is_found(cloud, crd, script):
-    async def delete(client):
-        await scenario(client)
-        await client.delete('kopfexamples', 'obj')
-        await client.wait_gone('kopfexamples', 'obj', timeout=600)
-
     with pytest.raises(testing.ExplorationError) as found:
         testing.explore(
             delete, script(CAREFUL + CLOSING), load=[crd], external=[cloud], strikes=['call-500'])
