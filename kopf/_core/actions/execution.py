@@ -432,9 +432,8 @@ def get_backoff(
 
 
 def _time_out(handler: handlers.Handler, age: float, logger: Any) -> progression.Outcome:
-    runtime = datetime.timedelta(seconds=age)
     return _give_up(handler, handlererrors.HandlerTimeoutError(
-        f"{handler!r} has timed out after {runtime}."), logger)
+        f"{handler!r} has timed out after {datetime.timedelta(seconds=age)}."), logger)
 
 
 def _give_up(

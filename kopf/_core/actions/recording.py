@@ -111,16 +111,18 @@ def restore(
         settings: configuration.OperatorSettings,
         now: clocks.Moment,
         initial: bool = False,
+        called: Collection[ids.HandlerId] = (),
 ) -> cycles.Cycle | None:
     """
     Restore the cycle that another process, e.g. before a restart, has recorded on the object.
 
     If the object is ``initial``, i.e. not resumed yet by this process, then the resuming handlers
-    that other processes have called are called again.
+    that other processes have called are called again, but not those that this process has
+    ``called``.
 
     :raises ValueError: if a record is not readable.
     """
-    resuming = {handler.id for handler in declared if handler.initial} if initial else ()
+    resuming = {handler.id for handler in declared if handler.initial and initial} - {*called}
     found = {
         handler.id: state.anew(now=now) if state.finished and handler.id in resuming else state
         for handler in declared

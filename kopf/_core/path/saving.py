@@ -423,7 +423,9 @@ class Saver:
         """
         now = self.env.clock.now()
         restored = recording.restore(
-            self.item.handlers.changing, body=bodies.Body(raw), settings=self.settings, now=now)
+            self.item.handlers.changing, body=bodies.Body(raw), settings=self.settings, now=now,
+            initial=self.item.initial,
+            called=[id_ for id_, state in cycle.states.items() if state.finished])
         newest = self.ledger.build_essence(raw)
         outdated = {handler_id: seen for handler_id, seen in cycle.unsaved.items()
                     if seen is not None and seen != newest}

@@ -133,6 +133,17 @@ def test_the_progress_of_handlers_is_restored(make):
     assert (restored.base, restored.divergent) == (None, None)
 
 
+@pytest.mark.parametrize('initial, called, is_done', [
+    (False, [], True), (True, [], False), (True, ['fn'], True)])
+def test_resuming_handlers_are_done_only_if_this_process_has_called_them(initial, called, is_done):
+    settings = make_settings()
+    raw = record(settings, make_cycle('fn'), make_raw(settings, essence(0)))
+    restored = restore(
+        [make_handler('fn', initial=True)], body=Body(raw), settings=settings, now=make_moment(2),
+        initial=initial, called=called)
+    assert restored.states['fn'].finished == is_done
+
+
 @storages
 @given(old=st.none() | ESSENCES, base=ESSENCES, divergent=st.none() | ESSENCES)
 def test_what_handlers_have_seen_is_restored(make, old, base, divergent):

@@ -454,6 +454,40 @@ def test_of_states_that_come_at_once_only_the_newest_one_counts():
     assert not written
 
 
+@pytest.mark.parametrize('is_released', [False, True], ids=['handlers', 'finalizer'])
+def test_each_process_resumes_an_object_that_it_sees_as_it_was_before(is_released):
+    """Its first write, which meets newer records, is of the handlers, or of the finalizer."""
+    calls = []
+
+    def declare(registry, *, has_deletion=is_released):
+        @kopf.on.resume('kopfexamples', registry=registry)
+        async def resumed(**_):
+            calls.append('resumed')
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def created(**_):
+            raise kopf.TemporaryError("not yet", delay=5)
+
+        if has_deletion:
+            @kopf.on.delete('kopfexamples', registry=registry)
+            async def deleted(**_):
+                pass
+
+    async def run():
+        api, first = await accompany(declare)
+        await asyncio.sleep(20)
+        await first.stop()
+        registry = kopf.OperatorRegistry()
+        declare(registry, has_deletion=False)
+        second = Operator(api, registry, watch_delay=1)
+        second.start(behind=1)
+        await asyncio.sleep(20)
+        await second.stop()
+
+    run_virtually(run())
+    assert calls == ['resumed', 'resumed']
+
+
 def test_nobody_is_called_again_for_the_same_state_though_others_have_seen_an_older_one():
     """The first list of the second operator comes from an API server that is behind."""
     calls = []

@@ -312,11 +312,10 @@ class Membership:
             retry: bool = False,
     ) -> bodies.RawBody | None:
         meta = {} if version is None else {'metadata': {'resourceVersion': str(version)}}
-        subresource = 'status' if 'status' in self.resource.subresources else None
         return await patching.patch(
             self._client, resource=self.resource, namespace=self.namespace, name=self.name,
-            payload={**meta, 'status': changes}, subresource=subresource, retry=retry,
-            timeout=self._timeout)
+            payload={**meta, 'status': changes}, retry=retry, timeout=self._timeout,
+            subresource='status' if 'status' in self.resource.subresources else None)
 
     async def _verify_absence(self) -> None:
         """
