@@ -69,20 +69,28 @@ def _watch(
 ) -> Iterator[Collection[str]]:
     """Yield the names of what has changed, until it is stopped; meanwhile, yield none of them."""
     import watchfiles
+    is_polling: bool | None = None
     while not stopped.is_set():
         places = _locate(paths)
-        with contextlib.suppress(FileNotFoundError):  # a folder has just been removed
+        try:
             for changes in watchfiles.watch(
                     *{folder for each in places.values() for folder, _ in each},
                     watch_filter=watchfiles.PythonFilter(), stop_event=stopped,
                     rust_timeout=POLLING_MS, yield_on_timeout=True, raise_interrupt=False,
-                    ignore_permission_denied=True):
+                    force_polling=is_polling, ignore_permission_denied=True):
                 names = {os.path.basename(path) for _, path in changes}
                 names |= {
                     path.name for path, now in _locate(paths).items() if now != places[path]}
                 yield names
                 if names:
                     break
+        except FileNotFoundError:  # a folder has just been removed
+            pass
+        except RuntimeError as e:  # e.g. others use all inotify instances of the system
+            if is_polling:
+                raise
+            click.echo(f"The files are polled, as they cannot be watched: {e}", err=True)
+            is_polling = True
 
 
 def _locate(paths: Collection[pathlib.Path]) -> Mapping[pathlib.Path, Collection[tuple[str, int]]]:

@@ -185,6 +185,22 @@ def test_folders_that_cannot_be_read_are_left_out(folder, reloading):
     process.wait_for("second obj")
 
 
+WITHOUT_INOTIFY = [
+    'unshare', '--user', '--map-root-user', 'sh', '-c',
+    'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', '-']
+
+
+@pytest.mark.skipif(
+    not shutil.which('unshare') or subprocess.call([*WITHOUT_INOTIFY, 'true']) != 0,
+    reason="there are no user namespaces")
+def test_files_are_polled_if_the_system_cannot_watch_them(folder, reloading):
+    process = reloading('handlers.py', prefix=WITHOUT_INOTIFY)
+    process.wait_for("The files are polled, as they cannot be watched:")
+    process.wait_for("first obj")
+    (folder / 'handlers.py').write_text(HANDLERS.format(text="second"))
+    process.wait_for("second obj")
+
+
 @pytest.mark.parametrize('variable', ['KOPF_RUN_RELOAD', 'KOPF_RUN_SANDBOX'])
 def test_process_that_reloads_starts_the_operator_itself(folder, variable):
     (folder / 'handlers.py').write_text("import os; print('PARENT', os.getppid(), flush=True)")
