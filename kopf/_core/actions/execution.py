@@ -178,7 +178,9 @@ async def attempt(
         logger.debug(f"{name} has unfinished sub-handlers. Will retry soon.")
         outcome = progression.Outcome(
             final=False, delay=e.delay, exception=e, message=str(None), waiting=True)
-    except (Exception, asyncio.CancelledError) as e:
+    except (SystemExit, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as e:  # also the panics of libraries in Rust
         task = asyncio.current_task()
         if isinstance(e, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # else, only something that the handler awaited was cancelled: an error
@@ -255,11 +257,8 @@ def _copy(value: Any) -> Any:
 
 
 async def _invoke_with_family(
-        handler: handlers.Handler,
-        kwargs: Mapping[str, Any],
-        executor: Executor,
-        untyped: Mapping[str, Any],
-        family: subhandling.Family,
+        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
+        untyped: Mapping[str, Any], family: subhandling.Family,
 ) -> Any:
     token = registries.parent_var.set(family)
     try:

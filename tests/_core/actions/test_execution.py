@@ -307,6 +307,32 @@ async def test_cancellations_of_what_the_handler_waits_for_are_its_errors():
     assert not outcome.final
 
 
+class Panic(BaseException):
+    """As the libraries in Rust raise it, if they are built with PyO3."""
+
+
+@pytest.mark.parametrize('is_async', [True, False])
+async def test_panics_are_errors_of_their_handlers(is_async):
+    def panic(**_):
+        raise Panic("boo")
+
+    async def panic_async(**_):
+        panic()
+
+    outcome = await execute(declare(panic_async if is_async else panic, backoff=5))
+    assert isinstance(outcome.exception, Panic)
+    assert (outcome.final, outcome.delay, outcome.message) == (False, 5, "boo")
+
+
+@pytest.mark.parametrize('error', [SystemExit, KeyboardInterrupt, GeneratorExit])
+async def test_exits_of_the_process_get_out(error):
+    async def fn(**_):
+        raise error
+
+    with pytest.raises(error):
+        execute(declare(fn)).send(None)  # a task would end the event loop
+
+
 async def test_errors_of_filters_are_errors_of_their_handlers():
     calls = []
     error = ValueError("boo")
