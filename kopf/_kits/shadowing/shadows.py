@@ -74,6 +74,7 @@ class Shadow(attribution.Attribution):
         self._managers = {patching.FIELD_MANAGER, *managers}
         self._share = share
         self._ask: tuple[reviews.WebhookFn, asyncio.AbstractEventLoop] | None = None
+        self._finalizer: str | None = None
 
     def make_upstream(self, *args: Any, **kwargs: Any) -> Upstream:
         return _Upstream(self, *args, **kwargs)
@@ -185,6 +186,7 @@ class Shadow(attribution.Attribution):
     def isolate(self, settings: configuration.OperatorSettings) -> None:
         """Let the operator be alone, whatever its startup handlers have set."""
         dryruns.isolate(settings)
+        self._finalizer = settings.persistence.finalizer
         settings.admission.server = self._serve
 
     async def _serve(self, fn: reviews.WebhookFn) -> AsyncIterator[reviews.WebhookClientConfig]:
@@ -226,7 +228,8 @@ class _Upstream(Upstream):
         shadow = self._shadow
         self._twins = twins.Twins(
             cluster, window=shadow.window, managers=shadow._managers, is_handled=shadow._is_handled,
-            find_writers=shadow._find_writers, tell=shadow.tell, review=shadow._review)
+            find_finalizer=lambda: shadow._finalizer, find_writers=shadow._find_writers,
+            tell=shadow.tell, review=shadow._review)
         return self._twins
 
     async def start(self, cluster: Cluster) -> None:

@@ -65,18 +65,21 @@ class Twins(overlays.Overlay):
 
     def __init__(
             self, cluster: Cluster, *, window: float, managers: Collection[str],
-            is_handled: Callable[[Kind], bool], find_writers: Callable[[], Collection[str]],
+            is_handled: Callable[[Kind], bool], find_finalizer: Callable[[], str | None],
+            find_writers: Callable[[], Collection[str]],
             tell: Callable[[verdicts.Difference], None],
             review: Callable[[Kind, Obj | None, Obj | None], None],
     ) -> None:
         """
         ``window`` is in seconds. ``managers`` are the field managers of production; those that
         write the annotations and finalizers of Kopf to handled objects are added.
+        ``find_finalizer`` returns that of the new version.
         """
         super().__init__(cluster)
         self.managers = set(managers)
         self._window = window
         self._is_handled = is_handled
+        self._find_finalizer = find_finalizer
         self._find_writers = find_writers
         self._tell = tell
         self._review = review
@@ -178,7 +181,7 @@ class Twins(overlays.Overlay):
             return  # it is only here
         obj = old.decode()
         holders = obj['metadata'].get('finalizers') or ()
-        is_ended = 'deletionTimestamp' in obj['metadata'] and any(map(_is_of_kopf, holders))
+        is_ended = 'deletionTimestamp' in obj['metadata'] and any(map(self._is_of_kopf, holders))
         twin = twin or self._touch(item, old)
         twin.real, twin.last = None, old
         if 'deletionTimestamp' not in obj['metadata']:
@@ -391,14 +394,17 @@ class Twins(overlays.Overlay):
             if any(conventions.is_own_annotation(key[2:], prefixes)
                    and not key.endswith((records.ADOPT, records.RETRY))  # these are of people
                    for key in tree.get('f:annotations') or ()) or (
-                    any(map(_is_of_kopf, tree.get('f:finalizers') or ()))):
+                    any(map(self._is_of_kopf, tree.get('f:finalizers') or ()))):
                 self.managers.add(entry.get('manager', ''))
+
+    def _is_of_kopf(self, finalizer: str) -> bool:
+        return conventions.DEFAULT_PREFIX in finalizer or finalizer == self._find_finalizer()
 
     def _is_child(self, obj: Obj) -> bool:
         """Whether production decides on the existence of the object, and not its users."""
         metadata = obj['metadata']
         annotations = metadata.get('annotations') or {}
-        is_handled = any(map(_is_of_kopf, metadata.get('finalizers') or ())) or (
+        is_handled = any(map(self._is_of_kopf, metadata.get('finalizers') or ())) or (
             len(conventions.get_foreign_annotations(annotations)) < len(annotations))
         return evidence.is_managed(obj, self._is_own) and (
             'ownerReferences' in metadata or not is_handled)
@@ -504,10 +510,6 @@ class Twins(overlays.Overlay):
 def _is_apart(resource: Resource) -> bool:
     """Whether the objects of the resource are not a result of the operator's work."""
     return resource in UNOWNED or resource[1] in snapshots.IGNORED_RESOURCES
-
-
-def _is_of_kopf(finalizer: str) -> bool:
-    return conventions.DEFAULT_PREFIX in finalizer
 
 
 def _get_notes(obj: Obj) -> dict[str, str]:

@@ -38,13 +38,18 @@ class Link(upstreams._Link):
 
 def declare(
         *, field='blue', count=2, child='conf', extra=False, phase='ok', ready='True',
-        holds=True, delay=0.0, is_light_kept=False, is_denied=False, slowness=0.0, seed=0):
+        holds=True, delay=0.0, is_light_kept=False, is_denied=False, slowness=0.0, seed=0,
+        finalizer='kopf.zalando.org/KopfFinalizerMarker'):
     """
     Declare the handlers of a version of an operator. With the slowness (seconds), they take random
     times, and fail at times.
     """
     rng = random.Random(seed)
     registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    async def configure(settings, **_):
+        settings.persistence.finalizer = finalizer
 
     @kopf.reconcile('toys', id='children', owns=['configmaps', 'deployments'],
                     registry=registry)

@@ -85,6 +85,24 @@ def test_the_same_version_differs_in_nothing():
     virtual.run(scenario())
 
 
+def test_deletions_before_the_first_handling_are_those_of_users_with_any_finalizer():
+    async def scenario():
+        versions = [declare(finalizer='example.com/own') for _ in range(2)]
+        async with perform(*versions) as stage:
+            await stage.there.create({**toy('one'), 'metadata': {
+                'name': 'one', 'annotations': {'kopf.dev/paused': ''}}})
+            await asyncio.sleep(5)
+            await stage.there.delete('toys', 'one')
+            await asyncio.sleep(5)
+            assert 'deletionTimestamp' in (await stage.here.get('toys', 'one'))['metadata']
+            await stage.there.patch('toys', 'one', {
+                'metadata': {'annotations': {'kopf.dev/paused': None}}})
+            await stage.wait()
+            assert stage.told == []
+            assert await stage.here.list('toys', 'default') == []
+    virtual.run(scenario())
+
+
 def test_edits_that_production_undoes_are_undone_by_the_shadow():
     async def scenario():
         async with perform(declare(), declare()) as stage:
