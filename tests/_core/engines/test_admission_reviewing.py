@@ -185,6 +185,18 @@ async def test_nothing_is_changed_where_there_is_nothing_to_be_changed(review, r
     assert response == {'uid': 'uid1', 'allowed': True}
 
 
+async def test_lists_that_are_changed_in_place_are_changed_if_they_are_in_the_patch(
+        review, registry):
+    @kopf.on.mutate('any', registry=registry)
+    def fn(body, patch, **_):
+        items = body['spec']['items']
+        items.append({'name': 'side'})
+        patch.spec['items'] = items
+    response = await review(make_request(new={'spec': {'items': [{'name': 'main'}]}}))
+    assert get_patch(response) == [{
+        'op': 'replace', 'path': '/spec/items', 'value': [{'name': 'main'}, {'name': 'side'}]}]
+
+
 async def test_nothing_is_changed_if_it_is_refused(review, registry):
     @kopf.on.mutate('any', registry=registry)
     def fn(patch, **_):
