@@ -72,12 +72,16 @@ async def started(
         settings: configuration.OperatorSettings,
         clock: clocks.Clock,
 ) -> AsyncIterator[None]:
-    """Call the startup handlers; at the end, the cleanup handlers, but not for a long time."""
+    """
+    Call the startup handlers; at the end, the cleanup handlers, but not for a long time.
+
+    Startup handlers have one attempt: retries could keep a command, e.g. in CI, waiting forever.
+    """
     run = functools.partial(
         activities.run_activity, registry=registry, memo=memos.Memo(), context=execution.Context(
             settings=settings, clock=clock, indices=indexing.OperatorIndexers()))
     try:
-        await run(activity=causes.Activity.STARTUP)
+        await run(activity=causes.Activity.STARTUP, retrying=False)
         yield
     finally:
         try:

@@ -1,3 +1,4 @@
+import asyncio
 import pathlib
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 import kopf
 from kopf import testing
 from kopf._cogs.clients.vaults import Vault
+from kopf._core.engines import activities
 from kopf._kits import commanding, explaining
 
 CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
@@ -71,6 +73,18 @@ async def test_the_cleanup_handlers_close_what_the_startup_handlers_have_opened(
     assert steps == []
     await explain(registry, startup=True)
     assert steps == ['session']
+
+
+@testing.virtual_time
+async def test_a_startup_that_fails_is_not_repeated(registry):
+    @kopf.on.startup(registry=registry)
+    async def fail(**_):
+        raise Exception("the configuration is broken")
+
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(activities.ActivityError, match="fail.*: the configuration is broken"):
+        await explain(registry, startup=True)
+    assert asyncio.get_running_loop().time() == began
 
 
 @testing.virtual_time
