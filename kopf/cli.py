@@ -958,6 +958,9 @@ def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     @click.argument('names', nargs=-1, metavar='[NAME]...')
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        kind = str(kwargs['kind'])
+        if '/' in kind:  # as kubectl prints it
+            raise click.UsageError(f"Separate the kind and the name: {kind.replace('/', ' ', 1)}")
         if bool(kwargs['names']) == (kwargs['selector'] is not None):
             raise click.UsageError("Name the objects, or select them by --selector" + (
                 ", but not both." if kwargs['names'] else "."))

@@ -410,6 +410,7 @@ def test_freezing_needs_to_know_whom_and_for_how_long(invoke, args):
     (['release', 'x'], "Add --namespace or --all-namespaces."),
     (['migrate'], "Missing argument 'KIND'"),
     (['pause', 'x'], "Name the objects, or select them by --selector."),
+    (['pause', 'x.example.com/y'], "Separate the kind and the name: x.example.com y"),
     (['pause', 'x', 'y', '-l', 'a=b'],
      "Name the objects, or select them by --selector, but not both."),
     (['unpause', 'x', 'y', '-n', 'a', '-A'],
