@@ -2,6 +2,7 @@
 A small client of the API for tests. Objects are dicts. Resources are named as in decorators.
 """
 import contextlib
+import inspect
 import json
 import pathlib
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -222,9 +223,9 @@ class Client:
 
         :param kind: the resource; or an object, instead of a kind and a name.
         :param name: the name.
-        :param condition: a function that gets the object, and returns something true, or `None`
-            after its assertions. Missing keys, items, and attributes mean: not yet. Default: the
-            object exists.
+        :param condition: a function, sync or async, that gets the object, and returns something
+            true, or `None` after its assertions. Missing keys, items, and attributes mean: not yet.
+            Default: the object exists.
         :param namespace: the namespace. Default: that of the client.
         :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
         :returns: the object.
@@ -238,6 +239,7 @@ class Client:
             obj = await self.get(kind, name, namespace=namespace)
             seen[:] = [obj]
             value = condition(obj)
+            value = await value if inspect.isawaitable(value) else value
             return obj if value is None or value else False
 
         def explain(error: Any) -> str:
@@ -550,9 +552,9 @@ class SyncClient:
 
         :param kind: the resource; or an object, instead of a kind and a name.
         :param name: the name.
-        :param condition: a function that gets the object, and returns something true, or `None`
-            after its assertions. Missing keys, items, and attributes mean: not yet. Default: the
-            object exists.
+        :param condition: a function, sync or async, that gets the object, and returns something
+            true, or `None` after its assertions. Missing keys, items, and attributes mean: not yet.
+            Default: the object exists.
         :param namespace: the namespace. Default: that of the client.
         :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
         :returns: the object.

@@ -17,6 +17,7 @@ import contextvars
 import dataclasses
 import datetime
 import functools
+import inspect
 import math
 import selectors
 import socket
@@ -66,11 +67,14 @@ def virtual_time(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     See "Test operators" in the documentation.
 
     :param fn: the async test.
-    :returns: the sync test.
+    :returns: the sync test, which raises a TypeError if the given one is not async.
     """
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(fn(*args, **kwargs))
+        coro = fn(*args, **kwargs)
+        if not inspect.isawaitable(coro):
+            raise TypeError(f"virtual_time is for async functions, and {fn.__name__}() is none.")
+        return run(coro)
     return wrapper
 
 

@@ -112,7 +112,8 @@ def walk(
     :param real_limit: how long (real seconds) a walk can take.
     :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
     :returns: the number of sequences that the API server has accepted.
-    :raises WalkError: if any sequence ends differently. The sequence is as short as possible.
+    :raises WalkError: if any sequence ends differently, or if the API server refuses all specs.
+        The sequence is as short as possible.
     :raises ValueError: if there is no such resource, or if its schema says nothing about the spec.
     :raises ImportError: if hypothesis is not installed.
     :raises TypeError: if a string is given instead of a collection.
@@ -152,7 +153,11 @@ def walk(
             hypothesis.reject()
         count += 1
 
-    check()
+    try:
+        check()
+    except hypothesis.errors.Unsatisfiable:
+        walker.check_refusals()
+        raise  # the strategy of the author makes no specs
     return count
 
 
@@ -223,6 +228,18 @@ class _Walker:
             self._has_failed = True
             raise WalkError(steps, problems, walk.story)
         return walk.last is not None
+
+    def check_refusals(self) -> None:
+        """
+        Show the shortest of the sequences, if the API server has refused all of them.
+
+        :raises WalkError: if there were any sequences.
+        """
+        __tracebackhide__ = True
+        if self._walks:
+            key = min(self._walks, key=len)
+            raise WalkError(
+                json.loads(key), ["The API server refuses all specs."], self._walks[key].story)
 
     def _walk(self, steps: Sequence[Step]) -> '_Walk':
         key = _make_key(steps)

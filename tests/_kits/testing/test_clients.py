@@ -1,3 +1,4 @@
+import contextlib
 import copy
 
 import pytest
@@ -80,6 +81,16 @@ def test_any_request_can_be_made(client):
 def test_waiting_gives_the_object(client):
     client.create(OBJ)
     assert client.wait('kopfexamples', 'obj')['metadata']['name'] == 'obj'
+
+
+@pytest.mark.parametrize('result', [True, False])
+def test_conditions_can_be_async(client, result):
+    async def is_ready(obj):
+        return result
+
+    client.create(OBJ)
+    with contextlib.nullcontext() if result else pytest.raises(AssertionError, match="is_ready"):
+        client.wait('kopfexamples', 'obj', is_ready)
 
 
 def test_waiting_in_vain_tells_the_object_as_it_is(client):

@@ -33,6 +33,15 @@ def now():
     return asyncio.get_running_loop().time()
 
 
+def test_sync_functions_are_refused():
+    @virtual_time
+    def forgotten():
+        pass
+
+    with pytest.raises(TypeError, match=r"is for async functions, and forgotten\(\) is none"):
+        forgotten()
+
+
 @virtual_time
 async def test_an_hour_is_over_at_once():
     started = time.monotonic()

@@ -1,6 +1,7 @@
 import sys
 import threading
 
+import hypothesis
 import pytest
 from hypothesis import strategies as st
 
@@ -136,6 +137,22 @@ def test_a_single_sequence_that_is_refused_is_not_counted(crd, script):
     for steps, count in (([{'n': 1}], 1), ([{'n': 3, 'm': 3}], 0)):
         assert testing.walk(
             'kopfexamples', script(RIGHT), load=[make_strict(crd)], only=steps) == count
+
+
+def test_specs_that_are_all_refused_are_an_error_with_the_reason(crd, script):
+    with pytest.raises(testing.WalkError) as found:
+        testing.walk(
+            'kopfexamples', script(RIGHT), load=[make_strict(crd)], specs=[{'n': 3, 'm': 3}],
+            steps=1)
+    assert found.value.problems == ["The API server refuses all specs."]
+    assert "the API server refuses it: KopfExample" in str(found.value)
+    assert found.value.steps == [{'n': 3, 'm': 3}]
+
+
+def test_a_strategy_that_makes_no_specs_is_an_error_of_hypothesis(crd, script):
+    with pytest.raises(hypothesis.errors.Unsatisfiable):
+        testing.walk(
+            'kopfexamples', script(RIGHT), load=[crd], specs=st.just({}).filter(bool), walks=1)
 
 
 def test_a_refused_spec_leaves_the_former_one(crd, script):
