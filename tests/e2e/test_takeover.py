@@ -10,6 +10,7 @@ to the user's cache. Where it cannot be, the tests are skipped.
 import asyncio
 import collections
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -148,8 +149,12 @@ def release() -> Sequence[str]:
     cache = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser()
     path = cache / 'kopf-tests' / f'kopf-{RELEASE}-py{sys.version_info[0]}.{sys.version_info[1]}'
     python = pathlib.Path(given) if given else path / 'bin' / 'python'
-    if not given and get_version(python) != RELEASE:
-        install(path)
+    if not given:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(f'{path}.lock', 'w') as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the other processes of pytest need it, too
+            if get_version(python) != RELEASE:
+                install(path)
     version = get_version(python)
     if version != RELEASE:
         pytest.skip(f"There is no kopf {RELEASE} to compare with: {python} has {version}.")
