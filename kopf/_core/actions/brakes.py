@@ -99,8 +99,7 @@ class Brakes:
         if budget is None or uid in tally.taken:
             return None
         is_stopping = self._settings.stop and not self._settings.released
-        is_stopped = is_stopping and tally.exceeded > now.mono - MEMORY
-        is_over = is_stopped or len(tally.taken) >= budget
+        is_over = len(tally.taken) >= budget or (is_stopping and tally.exceeded > now.mono - MEMORY)
         if is_over and not is_released(parent, now=now.wall):
             name = '.'.join(filter(None, (resource.plural, resource.group)))
             text = (f"{risk.value.format(name)} are more than {budget} in a minute, which is the "

@@ -267,8 +267,8 @@ def decide(situation: Situation) -> Decision:
     """Decide the next step for the object: exactly one, with its reason in words."""
     view, cycle, selection = situation.view, situation.cycle, situation.selection
     reason = situation.reason
-    is_accompanied = situation.accompanied and situation.can_have_finalizer
-    is_needed = is_accompanied or selection.needs_finalizer
+    is_needed = selection.needs_finalizer or (
+        situation.accompanied and situation.can_have_finalizer)
     is_concerned = cycle is not None or situation.accompanied or is_needed or (
         selection.in_scope or (view.deleting and view.has_finalizer))
     if situation.pause is not None and is_concerned:

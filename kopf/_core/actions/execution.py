@@ -284,9 +284,9 @@ def _hold(
     """
     text = _complain(handler, e, logger)
     if isinstance(handler, handlers.TimerHandler):
-        delay = get_backoff(handler, settings, retries=0)
         return progression.Outcome(
-            final=False, waiting=True, delay=delay, exception=e, message=text)
+            final=False, waiting=True, delay=get_backoff(handler, settings, retries=0),
+            exception=e, message=text)
     return progression.Outcome(final=True, exception=e, message=text)
 
 

@@ -110,11 +110,10 @@ class Calls(dict[Call, None]):
                 by_executor[call.executor].append(call)
         stuck: list[Call] = []
         for calls in by_executor.values():
-            waiting = [call for call in calls if call.began is None]
+            waiting = [call.requested for call in calls if call.began is None]
             running = [call for call in calls if call.began is not None]
-            moments = [call.began or 0 for call in running]
             if waiting and running and now - max(
-                    *moments, min(call.requested for call in waiting)) >= timeout:
+                    min(waiting), *(call.began or 0 for call in running)) >= timeout:
                 stuck.extend(running)
         return stuck
 

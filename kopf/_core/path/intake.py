@@ -238,8 +238,7 @@ class Informer(watching.Sink):
         """Keep the raw event for the event handlers."""
         if packed is None:
             self.pack_later(item)
-        has_room = item.inbox.record(type, body, packed)
-        if not has_room and not self._warned:
+        if not item.inbox.record(type, body, packed) and not self._warned:
             self._warned = True
             logger.warning(
                 f"Events of {self.resource} come faster than their handlers see them; "

@@ -215,11 +215,9 @@ class Admission:
     def _bind(
             self, resources: frozenset[references.Resource],
     ) -> dict[references.Resource, reviewing.Served]:
-        binding = registries.resolve(self._registry, resources)
-        return {
-            resource: (resource, served.webhooks)
-            for resource, served in binding.handlers.items() if served.webhooks
-        }
+        handlers = registries.resolve(self._registry, resources).handlers
+        return {resource: (resource, served.webhooks)
+                for resource, served in handlers.items() if served.webhooks}
 
     def _get_memo(self, resource: references.Resource, uid: str | None) -> Any:
         item = None if uid is None else self._find_item(resource, uid)

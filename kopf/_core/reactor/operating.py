@@ -259,10 +259,9 @@ class Operator:
         self._env.applier.rely_on(whole.informers.recall)
         if self.settings.leadership.name is not None:
             from kopf._core.reactor.roles import leadership  # only if it is used
-            told = [] if self._answerer is None else [self._answerer]
             return leadership.Leadership(
                 client=self.client, vault=self._vault, identity=self._options.identity,
-                works=whole, parts=[admission, *told])
+                works=whole, parts=[admission, *filter(None, [self._answerer])])
         from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
             client=self.client, clock=self.clock, identity=self._options.identity,

@@ -60,8 +60,7 @@ def describe(failure: BaseException) -> reviews.ResponseStatus:
     """Describe the failure to the user of the API. Only some errors have codes of their own."""
     if isinstance(failure, handlererrors.AdmissionError):
         code: object = failure.code
-        message = '' if failure.args[:1] == (None,) else str(failure)
-        return {'message': message,
+        return {'message': '' if failure.args[:1] == (None,) else str(failure),
                 'code': code if isinstance(code, int) and code in CODES else DEFAULT_CODE}
     code = MISFIT_CODE if isinstance(failure, typedargs.MisfitError) else DEFAULT_CODE
     return {'message': str(failure) or repr(failure), 'code': code}

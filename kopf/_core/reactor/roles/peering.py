@@ -188,8 +188,7 @@ class Peerings(coordination.Coordination):
         if key not in self._watches:
             return
         self._sound_until = 0.0
-        standings = self._watches[key].standings
-        if standings & memberships.PAUSED or (
+        if self._watches[key].standings & memberships.PAUSED or (
                 self._settings.peering.mandatory and self._is_absent(key[1])):
             self._pause()
         self.woken.set()

@@ -164,10 +164,9 @@ class Sharding(divisions.Division):
         self._outpost.call(lambda: self._own.surrendered.put_nowait(grant))
 
     async def stop(self, deadline: float) -> None:
-        patience = self._env.settings.queueing.exit_timeout
-        await tasks.gather(
-            super().stop(deadline),
-            *[_hurry(item, task, patience) for item, task in self._ending.values()])
+        await tasks.gather(super().stop(deadline), *[
+            _hurry(item, task, self._env.settings.queueing.exit_timeout)
+            for item, task in self._ending.values()])
         await self.stop_indexing(asyncio.get_running_loop().time())
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
