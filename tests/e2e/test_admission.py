@@ -703,6 +703,37 @@ async def test_the_operator_s_own_writes_go_through_its_webhooks(kube, kind, ser
     assert obj['spec'] == {'mutated': True}
 
 
+@pytest.mark.parametrize('label', ['deleted', 'reconciled'])
+async def test_objects_whose_finalizers_are_dropped_by_a_webhook_are_throttled(
+        kube, kind, serve, settings, journal, caplog, label):
+
+    settings.queueing.error_delays = [0.1, 600]
+
+    @kopf.on.mutate(*kind.selector, operations=['UPDATE'])
+    def drop(meta, patch, **_):
+        journal.append(list(meta.get('finalizers', [])))
+        patch.metadata['finalizers'] = []
+
+    @kopf.on.delete(*kind.selector, labels={'for': 'deleted'})
+    def delete(**_):
+        pass
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'], labels={'for': 'reconciled'})
+    def reconcile(name, **_):  # in another namespace, where no owner reference holds
+        return {'apiVersion': 'v1', 'kind': 'ConfigMap',
+                'metadata': {'name': name, 'namespace': 'kube-public'}}
+
+    await serve()
+    name = f'dropped-{uuid.uuid4().hex[:8]}'
+    await kube.create(kind, name, labels={'for': label})
+    await journal.wait_until(
+        lambda: sum("Throttling for" in text for text in caplog.messages) == 2)
+    finalizer = journal[0][0]
+    assert journal == [[finalizer]] * 2
+    assert f"The change of the finalizer {finalizer} was accepted, but is undone" in caplog.text
+    assert not await kube.list_objects(CONFIGMAPS, field_selector=f'metadata.name={name}')
+
+
 async def test_a_new_client_config_is_applied(kube, kind, embedded, registry, settings, managed):
     moved = asyncio.Event()
     loops = []

@@ -372,6 +372,22 @@ async def exchange(
         raise
 
 
+def verify_finalizers(raw: bodies.RawBody, wanted: bodies.RawBody, stored: bodies.RawBody) -> None:
+    """
+    Check that the finalizers which a patch has added or removed are stored so.
+
+    :raises errors.APIError: if not. Only an admission webhook or policy can undo them in the same
+        request: without an error, the same patch would follow at once.
+    """
+    before, after, actual = (
+        set(body['metadata'].get('finalizers') or ()) for body in (raw, wanted, stored))
+    if undone := (before ^ after) & (after ^ actual):
+        raise errors.APIError(
+            f"The change of the finalizer {', '.join(sorted(undone))} was accepted, but is undone "
+            f"in the response. Usually, a mutating admission webhook or policy does this: exclude "
+            f"the finalizer or the resource there.")
+
+
 def _namespace_of(raw: bodies.RawBody) -> references.Namespace:
     namespace = raw['metadata'].get('namespace')
     return None if namespace is None else references.NamespaceName(namespace)

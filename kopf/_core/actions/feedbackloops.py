@@ -3,7 +3,7 @@ Feedback loops: handlers that change their own object are called for this change
 
 Kopf slows them down. All functions are pure: the time is an argument (monotonic, in seconds).
 """
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, dicts, diffs, patches
@@ -35,8 +35,7 @@ class Slowdown(NamedTuple):
 
 def slow_down(known: Slowdown | None, essence: bodies.BodyEssence, *, now: float) -> Slowdown:
     """Note that a cycle has ended with a change that its own handlers have made."""
-    is_next = known is not None and now - known.last <= QUIET
-    count = known.cycles + 1 if known is not None and is_next else 1
+    count = 1 if known is None or now - known.last > QUIET else known.cycles + 1
     delay = 0.0 if count < FREE_CYCLES else min(MAX_DELAY, 2.0 ** min(count - FREE_CYCLES, 10))
     return Slowdown(essence, count, now, now + delay)
 
@@ -59,10 +58,9 @@ def follow(known: Feedback | None, seen: bodies.RawBody, made: bodies.RawBody) -
     return Feedback(bodies.parse_version(made), count)
 
 
-def find_own(changes: diffs.Diff, applied: Iterable[patches.Patch]) -> list[dicts.FieldPath]:
+def find_own(changes: diffs.Diff, applied: Sequence[patches.Patch]) -> list[dicts.FieldPath]:
     """Find the changed fields if all changes are made by these patches; otherwise, nothing."""
-    made = list(applied)
-    if all(any(makes(patch, item.field) for patch in made) for item in changes):
+    if all(any(makes(patch, item.field) for patch in applied) for item in changes):
         return [item.field for item in changes]
     return []
 

@@ -352,8 +352,7 @@ class Handling:
 
     def rest(self, step: decisions.Nothing) -> None:
         """Leave the object: this state needs nothing, or nothing can be done for it."""
-        is_held = isinstance(step, decisions.Hold)
-        if self.reason == causes.Reason.RESUME and not is_held:
+        if self.reason == causes.Reason.RESUME and not isinstance(step, decisions.Hold):
             self.item.resume()
         if self.item.cycle is None:
             self.item.slow_down(None)
@@ -465,6 +464,7 @@ class Handling:
         is_there = recording.is_committed(conclusion, old=old, body=view.body, settings=settings)
         item.proceed(cycle.closing_with(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
+        known = item.inbox.pending or self.saver.raw
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=old)
         if results and newest is not None:
             stored = essences.advance(conclusion.base, results, build_essence(newest))
@@ -482,7 +482,7 @@ class Handling:
             item.resume()
         if divergent is not None or (
                 self._judge(newest, conclusion.base) is not claims.Verdict.SAME):
-            self._slow_down(cycle.contributions, conclusion.base, newest)
+            self._slow_down(cycle.contributions, conclusion.base, known, newest)
             return newest
         item.slow_down(None)
         item.drop()
@@ -492,12 +492,19 @@ class Handling:
 
     def _slow_down(
             self, contributions: Sequence[cycles.Contribution],
-            base: bodies.BodyEssence, newest: bodies.RawBody,
+            base: bodies.BodyEssence, known: bodies.RawBody, newest: bodies.RawBody,
     ) -> None:
-        """Slow down the next cycle if only the last patches of this one have caused it."""
+        """
+        Slow down the next cycle if only the last patches of this one have caused it.
+
+        What changes in the PATCH itself, from the known to the newest state, was probably made by
+        an admission webhook. A change by others at that time ends the slowdown as soon as it is
+        followed by another one.
+        """
         essence = self.saver.ledger.build_essence(newest)
-        fields = feedbackloops.find_own(
-            diffs.diff(base, essence), [item.patch for item in contributions])
+        fields = feedbackloops.find_own(diffs.diff(base, essence), [
+            *(item.patch for item in contributions),
+            patches.Patch(application.get_effect(known, newest))])
         slowdown = feedbackloops.slow_down(
             self.item.slowdown, essence, now=self.env.clock.mono()) if fields else None
         self.item.slow_down(slowdown)
@@ -506,10 +513,10 @@ class Handling:
                 feedbackloops.makes(item.patch, field) for field in fields)}))
             what = ', '.join('.'.join(field) for field in fields)
             self.logger.warning(
-                f"{slowdown.cycles} times in a row, the handlers were called only because {names} "
-                f"had changed {what}. From now on, such calls are delayed by up to "
-                f"{feedbackloops.MAX_DELAY:g} seconds. Change the object only if it is not as it "
-                f"should be, or let the handlers select other fields by field=.")
+                f"{slowdown.cycles} times in a row, the handlers were called only because "
+                f"{names or 'an admission webhook'} had changed {what}. From now on, such calls "
+                f"are delayed by up to {feedbackloops.MAX_DELAY:g} seconds. Change the object only "
+                f"if it is not as it should be, or let the handlers select other fields by field=.")
 
     def _warn_of_changes(self, cause: causes.ChangingCause, patch: patches.Patch | None) -> None:
         """Warn once of what a handler has changed in place, but does not write with its patch."""

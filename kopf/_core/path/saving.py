@@ -273,15 +273,16 @@ class Saver:
             self, wanted: bodies.RawBody,
             guards: Sequence[dicts.FieldPath] = application.VERSION,
     ) -> tuple[bodies.RawBody | None, bool]:
-        ops = patches.make_json_patch(self.raw, wanted)
-        target, is_exact = self.target, guards is application.VERSION
+        raw, target, is_exact = self.raw, self.target, guards is application.VERSION
         with self.item.attempting(wanted):
             newest, applied = await application.exchange(
-                target, self.raw, ops, guards=guards,
+                target, raw, patches.make_json_patch(raw, wanted), guards=guards,
                 permit=None if is_exact else self._verify_unshared)
             if newest is not None and not (applied and is_exact):
-                target.verify(wanted if applied else self.raw, newest)
+                target.verify(wanted if applied else raw, newest)
         self._accept(newest)
+        if newest is not None and applied:
+            application.verify_finalizers(raw, wanted, newest)
         return newest, applied
 
     async def report_protection(self, message: str) -> bodies.RawBody | None:

@@ -4,6 +4,7 @@ Handlers that change their own object, and are called for that: not in a hot loo
 import pytest
 
 import kopf
+from kopf._cogs.structs import patches
 from tests._core.reactor.worlds import live, now
 
 WARNING = "10 times in a row, the handlers were called only because "
@@ -46,6 +47,29 @@ def test_after_ten_cycles_in_a_row_the_handler_is_named_and_slowed_down(by_funct
         f"{WARNING}'hot/spec' had changed spec.n. From now on, such calls are delayed by up to 60 "
         f"seconds. Change the object only if it is not as it should be, or let the handlers select "
         f"other fields by field=."]
+
+
+def stamp_each_write(api):
+    api.admit = lambda raw: patches.merge(
+        raw, {'spec': {'writes': raw['spec'].get('writes', 0) + 1}})
+
+
+def test_handlers_that_a_webhook_calls_by_each_own_write_are_slowed_down(caplog):
+    times = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def fn(**_):
+            times.append(now())
+
+    live(declare, (1, stamp_each_write), (2, touch), (650, touch), lasts=655)
+    assert sum(2 <= time < 3 for time in times) == 10
+    pauses = [round(b - a) for a, b in zip(times[10:], times[11:])]
+    assert pauses[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert sum(650 <= time < 651 for time in times) == 10
+    assert next(text for text in caplog.messages if text.startswith(WARNING)).startswith(
+        f"{WARNING}an admission webhook had changed spec.writes. From now on, such calls are ")
 
 
 def test_handlers_are_not_called_for_what_json_makes_of_their_patches_and_results():

@@ -198,3 +198,42 @@ def test_patches_of_event_handlers_are_not_sent_after_a_pause():
         kopf.OperatorRegistry(), (2, freeze), (3, change), (4, thaw), faults=['before']))
     assert status == {'seen1': 'yes'}
     assert calls == [0, 1, 1]
+
+
+@pytest.mark.parametrize('wanted', [True, False], ids=['added', 'removed'])
+def test_an_object_whose_finalizer_is_undone_by_a_webhook_is_throttled(wanted, caplog):
+    api, registry = Api(), kopf.OperatorRegistry()
+    finalizer = 'kopf.zalando.org/KopfFinalizerMarker'
+
+    def undo(raw):
+        kept = [] if wanted else [finalizer]
+        return {**raw, 'metadata': {**raw['metadata'], 'finalizers': kept}}
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def fn(**_):
+        pass
+
+    if wanted:
+        @kopf.on.delete('kopfexamples', registry=registry)
+        async def release(**_):
+            pass
+
+    async def run():
+        api.create('obj', spec={}, metadata={'finalizers': [] if wanted else [finalizer]})
+        api.admit = undo
+        operator = Operator(api, registry)
+        operator.settings.queueing.error_delays = [10, 20]
+        operator.start()
+        await asyncio.sleep(55)
+        undone = len(api.requests)
+        api.admit = lambda raw: raw
+        await asyncio.sleep(30)
+        await operator.stop()
+        return undone
+
+    assert run_virtually(run()) == 4  # at 0, 10, 30, 50 seconds
+    told = [text for text in caplog.messages if text.startswith("Throttling for ")]
+    assert len(told) == 4 and all(
+        f"The change of the finalizer {finalizer} was accepted, but is undone" in text
+        for text in told)
+    assert (finalizer in api.objects["obj"]["metadata"].get("finalizers", [])) is wanted

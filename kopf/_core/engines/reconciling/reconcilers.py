@@ -497,6 +497,8 @@ class Reconcilers(Member):
             guards=finalizers.guard(raw, written) or application.VERSION)
         if newest is not None:
             self._accept(newest, has_news=not is_written or _has_news(raw, newest, wanted))
+            if is_written:
+                application.verify_finalizers(raw, wanted, newest)
         return newest, is_written
 
     def _accept(self, newest: bodies.RawBody, *, has_news: bool) -> None:
