@@ -315,7 +315,8 @@ def get_records(obj: Object) -> Mapping[str, Record]:
     for name in ('kopf', 'op'):
         progress = obj.get('status', {}).get(name, {}).get('progress', {})
         for id, record in progress.items():
-            records[f"status.{name}/{id.replace('/', '.')}"] = record
+            if id != CYCLE:
+                records[f"status.{name}/{id.replace('/', '.')}"] = record
     return records
 
 
@@ -336,7 +337,7 @@ def forget_cycle(obj: Object) -> None:
         assert json.loads(annotations.pop(key))['version'] == 1
     for stanza in obj.get('status', {}).values():
         if isinstance(stanza, dict):
-            stanza.pop(CYCLE, None)
+            stanza.get('progress', {}).pop(CYCLE, None)
 
 
 def is_settled(obj: Object) -> bool:

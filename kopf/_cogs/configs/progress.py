@@ -236,6 +236,7 @@ class StatusProgressStorage(ProgressStorage):
     @field.setter
     def field(self, field: dicts.FieldSpec) -> None:
         self._field = tuple(key.format(name=self._name) for key in dicts.parse_field(field))
+        self._cycle_field = (*self._field, CYCLE_KEY)
 
     @property
     def touch_field(self) -> dicts.FieldPath:
@@ -245,7 +246,6 @@ class StatusProgressStorage(ProgressStorage):
     @touch_field.setter
     def touch_field(self, field: dicts.FieldSpec) -> None:
         self._touch_field = tuple(key.format(name=self._name) for key in dicts.parse_field(field))
-        self._cycle_field = (*self._touch_field[:-1], CYCLE_KEY)
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
         record: ProgressRecord | None = _read(body, (*self._field, key))
@@ -279,7 +279,7 @@ class StatusProgressStorage(ProgressStorage):
         return value if isinstance(value, str) else None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        for field in (self._field, self._touch_field, self._cycle_field):
+        for field in (self._field, self._touch_field):
             if field[0] in essence:
                 essence = dicts.without(essence, field)
         return essence

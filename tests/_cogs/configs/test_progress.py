@@ -221,9 +221,12 @@ NAMES = {'name': 'mine', 'field': 'status.{name}.f', 'touch_field': 'status.{nam
      annotate({'my.dev/touch-dummy': 'x', 'my.dev/kopf-managed': 'yes'}),
      annotate({'my.dev/handling-cycle': 'x', 'my.dev/kopf-managed': 'yes'})),
     (StatusProgressStorage(),
-     {'status': {'kopf': {'dummy': 'x'}}}, {'status': {'kopf': {'handling-cycle': 'x'}}}),
+     {'status': {'kopf': {'dummy': 'x'}}},
+     {'status': {'kopf': {'progress': {'handling-cycle': 'x'}}}}),
     (StatusProgressStorage(**NAMES),
-     {'status': {'mine': {'t': 'x'}}}, {'status': {'mine': {'handling-cycle': 'x'}}}),
+     {'status': {'mine': {'t': 'x'}}}, {'status': {'mine': {'f': {'handling-cycle': 'x'}}}}),
+    (StatusProgressStorage(field='status.f'),
+     {'status': {'kopf': {'dummy': 'x'}}}, {'status': {'f': {'handling-cycle': 'x'}}}),
     (SmartProgressStorage(),
      annotate({'kopf.zalando.org/touch-dummy': 'x'}),
      annotate({'kopf.zalando.org/handling-cycle': 'x'})),
@@ -231,7 +234,7 @@ NAMES = {'name': 'mine', 'field': 'status.{name}.f', 'touch_field': 'status.{nam
      annotate({'kopf.zalando.org/t': 'x'}),
      annotate({'kopf.zalando.org/handling-cycle': 'x'})),
 ])
-def test_touches_and_records_of_cycles_are_next_to_those_of_handlers(storage, touched, recorded):
+def test_touches_and_records_of_cycles_are_where_the_options_say(storage, touched, recorded):
     assert touch(storage, {}, 'x') == touched
     assert store_cycle(storage, {}, 'x') == recorded
     assert touch(storage, touched, None) == without_values(touched)
@@ -240,7 +243,7 @@ def test_touches_and_records_of_cycles_are_next_to_those_of_handlers(storage, to
 
 @pytest.mark.parametrize('value', [1, {}, ['x'], True])
 def test_touches_and_records_of_cycles_in_the_status_are_ignored_if_they_are_no_strings(value):
-    body = Body({'status': {'kopf': {'dummy': value, 'handling-cycle': value}}})
+    body = Body({'status': {'kopf': {'dummy': value, 'progress': {'handling-cycle': value}}}})
     storage = StatusProgressStorage()
     assert (storage.touched(body=body), storage.fetch_cycle(body=body)) == (None, None)
 
@@ -324,7 +327,7 @@ def test_own_annotations_are_cleared_from_the_essence(essence, cleared):
     ({'spec': 1, 'status': {'kopf': {'progress': {'fn': {}}}}}, {'spec': 1}),
     ({'status': {'kopf': {'progress': 'text'}}}, {}),
     ({'status': {'kopf': {'progress': None}}}, {}),
-    ({'status': {'kopf': {'dummy': 'x', 'handling-cycle': 'y', 'a': 1}, 'b': 2}},
+    ({'status': {'kopf': {'dummy': 'x', 'progress': {'handling-cycle': 'y'}, 'a': 1}, 'b': 2}},
      {'status': {'kopf': {'a': 1}, 'b': 2}}),
     ({'status': {'kopf': {'progress': {}}, 'b': 2}}, {'status': {'b': 2}}),
     ({'status': {'kopf': {'progress': {}}, 'b': 2}, 'spec': 1}, {'status': {'b': 2}, 'spec': 1}),
