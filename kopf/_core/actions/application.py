@@ -21,6 +21,9 @@ from kopf._core.actions import claims, observers
 VERSION: Sequence[dicts.FieldPath] = [('metadata', 'resourceVersion')]
 """The field that tells whether anything in the object has changed."""
 
+UNRESTRICTED = [('metadata', 'annotations'), ('metadata', 'labels')]
+"""The fields that are stored with any key: no schema drops it."""
+
 MAX_NAMED = 5
 """How many fields are named in a message."""
 
@@ -434,10 +437,11 @@ def describe_inconsistencies(
     changed = [field for field, is_dropped in fields.items() if not is_dropped]
     parts: list[str] = []
     if dropped:
-        version = '/'.join(filter(None, [resource.group, resource.version]))
-        parts.append(
-            f"not stored: {_name(dropped)}. Usually, the schema of {resource.plural} in "
-            f"{version} lacks this: add it there, or set x-kubernetes-preserve-unknown-fields.")
+        why = "an admission webhook removes this." if all(
+            field[:2] in UNRESTRICTED for field in dropped) else (
+            f"the schema of {resource.plural} in {resource.api_version} lacks this: add it there, "
+            f"or set x-kubernetes-preserve-unknown-fields.")
+        parts.append(f"not stored: {_name(dropped)}. Usually, {why}")
     if changed:
         parts.append(
             f"stored with another value: {_name(changed)}. Usually, others have changed this at "

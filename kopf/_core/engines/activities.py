@@ -39,10 +39,9 @@ async def run_activity(
 
     :raises ActivityError: after all handlers have finished, if any of them has failed permanently.
     """
-    logger = logging.getLogger(f'kopf.activities.{activity.value}')
     cause = causes.ActivityCause(
-        logger=logger, memo=memo, indices=context.indices, activity=activity,
-        settings=context.settings)
+        logger=logging.getLogger(f'kopf.activities.{activity.value}'), memo=memo,
+        indices=context.indices, activity=activity, settings=context.settings)
     clock = context.clock
     declared = [
         handler if retrying else dataclasses.replace(handler, retries=1)

@@ -55,6 +55,10 @@ OTHER = "Usually, others have changed this at the same time, or an admission web
      f"not stored: status.b. {LACK} stored with another value: spec.a. {OTHER}"),
     ({'status': {f'f{i}': 1 for i in range(10)}}, {'status': {}},
      f"not stored: status.f0, status.f1, status.f2, status.f3, status.f4, and 5 more. {LACK}"),
+    ({'metadata': {'annotations': {'a': 'b'}}}, {'metadata': {}},
+     "not stored: metadata.annotations. Usually, an admission webhook removes this."),
+    ({'metadata': {'labels': {'a': 'b'}, 'other': 'x'}}, {'metadata': {'labels': {}}},
+     f"not stored: metadata.other, metadata.labels.a. {LACK}"),
     ({'status': {1: {2: 3}}}, {'status': {}}, f"not stored: status.1. {LACK}"),
 ])
 def test_what_is_not_stored_is_described_without_values(patch, result, expected):

@@ -384,9 +384,8 @@ class ChildStore:
 
     def find_namespaced(self, selector: references.Selector) -> references.Resource | None:
         """Find a namespaced kind of children by the selector."""
-        known = [*self._informers, *(resource for resource, _ in list(self._shapes))]
         return next((
-            resource for resource in known
+            resource for resource in (*self._informers, *(known for known, _ in list(self._shapes)))
             if resource.namespaced and selector.check(resource)), None)
 
     def accept(
