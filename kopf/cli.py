@@ -462,6 +462,7 @@ def run(
         expecting = redirecting.expect(place)
     if controls.stop_flag is None:
         gc.set_threshold(COLLECTION_THRESHOLD)  # before the files, which can set another one
+        _raise_file_limit()
     loaded = _load(paths, modules, expecting)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
@@ -1327,6 +1328,14 @@ def _accompany(
 def _describe(e: loaders.LoadingError) -> click.ClickException:
     return click.ClickException('\n'.join(filter(None, [
         str(e), e.details.rstrip(), *getattr(e, '__notes__', ())])))
+
+
+def _raise_file_limit() -> None:
+    """Let the process open as many files as the system allows: each watch has a connection."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # e.g. there is none on Windows
+        import resource
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _make_fast_loop() -> asyncio.AbstractEventLoop | None:

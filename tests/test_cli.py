@@ -688,3 +688,14 @@ def test_output_that_cannot_be_written_is_an_error_in_a_line():
             check=False)
     assert done.returncode == 1
     assert done.stderr == b"Error: Nothing can be written: No space left on device.\n"
+
+
+@pytest.mark.skipif(sys.platform == 'win32', reason="There are no such limits.")
+def test_run_may_open_as_many_files_as_the_system_allows(tmp_path):
+    path = tmp_path / 'handlers.py'
+    path.write_text("import resource\nprint(*resource.getrlimit(resource.RLIMIT_NOFILE))\n")
+    done = subprocess.run(
+        ['bash', '-c', 'ulimit -n 200 && ulimit -Sn 100 && exec "$0" -m kopf run "$1"',
+         sys.executable, str(path)],
+        capture_output=True, text=True, check=False)
+    assert done.stdout == '200 200\n', done.stderr
