@@ -176,10 +176,16 @@ _REAL_STATUSES = {
 """What the messages of HTTP 500 mean if the request can never succeed."""
 
 
-def advise(error: Exception) -> str:
-    """Say, as the end of a message, what people can do about an error; empty for most."""
-    return ". Print the roles that the operator needs: kopf rbac" if isinstance(
-        error, APIForbiddenError) else ''
+def advise(
+        error: Exception, advice: str = "Print the roles that the operator needs: kopf rbac",
+) -> str:
+    """
+    Say, as the end of a message, how to get the rights that the operator lacks; empty otherwise.
+
+    HTTP 403 alone does not mean that: policies, webhooks, quotas, and namespaces that are being
+    deleted refuse so, too. But all authorizers have the same message.
+    """
+    return f". {advice}" if 'forbidden: User "' in str(error) else ''
 
 
 def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> APIError:

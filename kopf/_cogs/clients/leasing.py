@@ -91,11 +91,10 @@ class LeaseClient:
                         yield None if type_ == 'DELETED' else lease
 
     def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
-        """Say what to do about a lack of rights; ``verbs`` are all that are needed."""
-        return (
-            f"{str(error).rstrip('.')}. Add this rule to the Role of the operator in the namespace "
-            f"{self._namespace!r}: {{apiGroups: [coordination.k8s.io], resources: [leases], verbs: "
-            f"[{verbs}]}}")
+        """Say what to do if rights are lacking; ``verbs`` are all that are needed."""
+        return str(error) + errors.advise(error, (
+            f"Add this rule to the Role of the operator in the namespace {self._namespace!r}: "
+            f"{{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [{verbs}]}}"))
 
     async def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         return await self._client.request(

@@ -131,3 +131,19 @@ def test_retry_after_that_makes_no_sense_is_ignored(seconds):
     raw = json.dumps({'kind': 'Status', 'details': {'retryAfterSeconds': seconds}}).encode()
     assert errors.make_error(429, raw).retry_after is None
     assert errors.make_error(429, raw, retry_after='3').retry_after == 3
+
+
+@pytest.mark.parametrize('message, expected', [
+    ('pods "x" is forbidden: User "me" cannot patch resource "pods" in API group ""', True),
+    ('forbidden: User "system:anonymous" cannot get path "/apis"', True),
+    ('pods "x" is forbidden: unable to create new content in namespace ns because it is being '
+     'terminated', False),
+    ("pods \"x\" is forbidden: ValidatingAdmissionPolicy 'a' with binding 'b' denied request: no",
+     False),
+    ('admission webhook "a.b" denied the request: no', False),
+    ('pods "x" is forbidden: exceeded quota: q', False),
+])
+def test_rights_are_advised_only_if_they_are_lacking(message, expected):
+    error = errors.make_error(403, json.dumps({'kind': 'Status', 'message': message}).encode())
+    assert errors.advise(error) == (
+        ". Print the roles that the operator needs: kopf rbac" if expected else '')

@@ -111,7 +111,12 @@ async def test_leases_are_found_by_their_label(response, found):
 
 
 def test_lack_of_rights_is_explained_by_the_rule_that_is_needed():
-    error = APIForbiddenError("leases is forbidden.", status=403)
+    error = APIForbiddenError('leases is forbidden: User "x" cannot get', status=403)
     assert make_leases(Client()).explain(error, verbs='get, update').endswith(
-        "is forbidden. Add this rule to the Role of the operator in the namespace 'ns': "
+        "cannot get. Add this rule to the Role of the operator in the namespace 'ns': "
         "{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, update]}")
+
+
+def test_other_refusals_are_not_explained_by_a_lack_of_rights():
+    error = APIForbiddenError('leases "x" is forbidden: exceeded quota', status=403)
+    assert make_leases(Client()).explain(error, verbs='get, update') == str(error)

@@ -89,9 +89,9 @@ async def test_the_server_is_listened_to(streak):
 async def test_what_does_not_pass_by_itself_is_told_also_later(streak, caplog):
     refused = errors.APIConnectionError("refused")
     untrusted = errors.APIUntrustedError("not trusted")
-    forbidden = errors.APIForbiddenError("no rights", status=403)
+    forbidden = errors.APIForbiddenError('forbidden: User "x" cannot list', status=403)
     for error in [refused, BOO, untrusted, refused, untrusted, forbidden, BOO, forbidden]:
         streak.fail(error)
     assert [message.partition(': ')[2] for message in caplog.messages] == [
         'refused', 'not trusted',
-        "no rights. Print the roles that the operator needs: kopf rbac"]
+        f"{forbidden}. Print the roles that the operator needs: kopf rbac"]

@@ -263,11 +263,12 @@ async def test_rights_for_discovery_are_waited_for(
 ):
     settings.networking.error_backoffs = (0.01,)
     answer = aggregate(('', [serve('v1', NODE)]), ('g.test', [serve('v1', THING)]))
-    cluster.script(refuse(403, 'not yet'), refuse(403, 'not yet'), answer, on=path)
+    text = f'forbidden: User "x" cannot get path "{path}"'
+    cluster.script(refuse(403, text), refuse(403, text), answer, on=path)
     async with observe_resources():
         await until(lambda: {'nodes', 'things'} <= name(insights))
     assert caplog.messages == [
-        "Scanning of the resources has failed, and will be tried again: not yet. Print the roles "
+        f"Scanning of the resources has failed, and will be tried again: {text}. Print the roles "
         "that the operator needs: kopf rbac"]
 
 

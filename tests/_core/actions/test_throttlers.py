@@ -71,8 +71,8 @@ def test_other_errors_are_told_at_once(caplog):
 
 
 def test_missing_rights_are_told_with_what_to_do(caplog):
-    Throttler().tell(errors.APIForbiddenError("no patch", status=403), 2, logger)
+    error = errors.APIForbiddenError('pods is forbidden: User "x" cannot patch', status=403)
+    Throttler().tell(error, 2, logger)
     assert caplog.messages == [
-        "Throttling for 2 seconds due to an unexpected error: APIForbiddenError('no patch', "
-        "status=403). Print the roles that the operator needs: kopf rbac"]
+        f"Throttling for 2 seconds due to an unexpected error: {error!r}. Print the roles that the operator needs: kopf rbac"]
     assert not caplog.records[0].exc_info

@@ -132,7 +132,8 @@ class Replica:
         if self.cut:
             raise errors.APIConnectionError("cut off")
         if self.forbidden:
-            raise errors.APIForbiddenError("leases are forbidden", status=403)
+            raise errors.APIForbiddenError(
+                'leases.coordination.k8s.io "lease" is forbidden: User "me" cannot get', status=403)
         result = self.api.request(method, None if body is None else json.loads(body))
         if self.deaf:
             raise errors.APIConnectionError("the response is lost")

@@ -277,7 +277,8 @@ async def test_leases_that_have_lost_their_labels_get_them_again():
 async def test_lack_of_rights_is_told_once(caplog):
     class Forbidding(Replica):
         async def request(self, *args, **kwargs):
-            raise errors.APIForbiddenError("leases are forbidden", status=403)
+            raise errors.APIForbiddenError(
+                'leases.coordination.k8s.io "lease" is forbidden: User "me" cannot get', status=403)
 
     replica = Forbidding(Api(), 'me', count=COUNT).start()
     await asyncio.sleep(100)
