@@ -183,7 +183,7 @@ def advise(
     Say, as the end of a message, how to get the rights that the operator lacks; empty otherwise.
 
     HTTP 403 alone does not mean that: policies, webhooks, quotas, and namespaces that are being
-    deleted refuse so, too. But all authorizers have the same message.
+    deleted also refuse with it. But all authorizers have the same message.
     """
     return f". {advice}" if 'forbidden: User "' in str(error) else ''
 

@@ -89,6 +89,8 @@ class Cycle(NamedTuple):
     What the closing PATCH writes. It is set from the sending until the confirmation, or until a
     handler is called again.
     """
+    told: str | None = None
+    """What was logged about the finished handlers, so that it is not repeated at each attempt."""
 
     @property
     def dirty(self) -> bool:

@@ -428,9 +428,8 @@ class Handling:
     async def _close(self, step: decisions.Close) -> bodies.RawBody | None:
         """Close the cycle: store the last-handled state, and remove the progress."""
         item, view, settings = self.item, self.view, self.env.settings
-        cycle, conclusion = item.cycle, step.conclusion
+        cycle, conclusion = item.get_cycle(), step.conclusion
         build_essence = self.saver.ledger.build_essence
-        assert cycle is not None
         divergent = conclusion.divergent
         is_too_large = recording.is_too_large(conclusion, body=view.body)
         if is_too_large and step.reason == causes.Reason.NOOP:
@@ -462,7 +461,7 @@ class Handling:
             resumes=step.reason in causes.HANDLED_REASONS or self._is_resumed(cycle))
         old = None if view.is_outdated else view.old
         is_there = recording.is_committed(conclusion, old=old, body=view.body, settings=settings)
-        item.proceed(cycle.closing_with(None if is_there else conclusion))
+        item.proceed(item.get_cycle().closing_with(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
         known = item.inbox.pending or self.saver.raw
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=old)
@@ -551,8 +550,7 @@ class Handling:
             [handler.id for handler in self.handlers.changing])
         if is_released:
             self.item.proceed(None)
-            return None
-        return newest
+        return None if is_released else newest
 
     def _announce(self) -> None:
         if self._announced == self.reason or self.reason not in causes.TITLES:
@@ -568,11 +566,13 @@ class Handling:
                 self.logger.debug(f"{title} diff: {diff!r}")
 
     def _tell_processed(self) -> None:
-        cycle = self.item.cycle
-        if cycle is not None and cycle.roots:
-            done, failed = progression.count(cycle.states, cycle.roots)
-            self.logger.info(f"{causes.TITLES[self.reason]} is processed: "
-                             f"{done} succeeded; {failed} failed.")
+        """Log that the handlers have finished; not again if that could not be written."""
+        cycle = self.item.get_cycle()
+        done, failed = progression.count(cycle.states, cycle.roots)
+        told = f"{causes.TITLES[self.reason]} is processed: {done} succeeded; {failed} failed."
+        if cycle.roots and cycle.told != told:
+            self.item.proceed(cycle._replace(told=told))
+            self.logger.info(told)
 
     def _tell_superseded(self, cycle: cycles.Cycle, reason: causes.Reason) -> None:
         if cycle.roots and cycle.reason in causes.TITLES and reason in causes.TITLES:

@@ -74,5 +74,6 @@ def test_missing_rights_are_told_with_what_to_do(caplog):
     error = errors.APIForbiddenError('pods is forbidden: User "x" cannot patch', status=403)
     Throttler().tell(error, 2, logger)
     assert caplog.messages == [
-        f"Throttling for 2 seconds due to an unexpected error: {error!r}. Print the roles that the operator needs: kopf rbac"]
+        f"Throttling for 2 seconds due to an unexpected error: {error!r}. "
+        f"Print the roles that the operator needs: kopf rbac"]
     assert not caplog.records[0].exc_info

@@ -330,3 +330,31 @@ def test_threads_that_return_late_do_not_wait_for_the_api_any_longer():
     log, took = live()
     assert 30 <= took <= 30 + 5
     assert any("could not be written before the exit" in line for line in log)
+
+
+def test_finished_handlers_are_told_once_if_that_cannot_be_written_for_long(registry):
+    kopf.on.delete('kopfexamples', registry=registry)(lambda **_: None)
+
+    @virtual_time
+    async def live():
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            async with api.operator(registry=registry) as operator:
+                await create(api, 'one', n=1)
+                await create(api, 'two', n=2, takes=10)
+                await wait_handled(api, 'one', 1)
+                await operator.wait_log(r"two\] Handler 'fn' is invoked")
+                fault = api.sandbox.faults.add(Outage(action='refuse', verb='patch', status=403))
+                await api.client.delete('kopfexamples', 'one')
+                await asyncio.sleep(HOUR)
+                api.sandbox.faults.clear()
+                await api.client.wait_gone('kopfexamples', 'one', timeout=700)
+                await wait_handled(api, 'two', 2, timeout=700)
+        return operator.log, fault.times
+
+    log, times = live()
+    assert len(times) > 10
+    assert [line for line in log if 'is processed' in line] == [
+        '[default/one] Creation is processed: 1 succeeded; 0 failed.',
+        '[default/one] Deletion is processed: 1 succeeded; 0 failed.',
+        '[default/two] Creation is processed: 1 succeeded; 0 failed.']
