@@ -214,6 +214,7 @@ async def test_a_version_comes_and_another_one_goes_without_calls(
     text = write(OLD, NEW, CONVERSION, cls='New', stored='v1alpha1')
     await define(text)
     second = operator(text)
+    await second.wait_for(r"Called: update of obj-3 with 40G\.")
     await wait_quiet(second, names)
     assert find_calls(second) == ["update of obj-3 with 40G."]
     await kube.patch(old, 'obj-4', {'spec': {'sizeGb': 50}})
