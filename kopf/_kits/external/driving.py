@@ -696,9 +696,11 @@ class Journey:
         if self.run.handler.conditions:
             verdicts = self.run.verdicts
             verdicts[self.external.id] = step
+            # Not by what was reported so far: two operators would overwrite it without an end.
             id, worst = min(verdicts.items(), key=lambda item: (
-                item[1].reason != machine.MAY_EXIST, list(STATUSES).index(item[1].is_synced)))
-            text = f"{id}: {worst.message}" if verdicts.keys() - {id} else worst.message
+                item[1].reason != machine.MAY_EXIST, list(STATUSES).index(item[1].is_synced),
+                item[0]))
+            text = f"{id}: {worst.message}" if len(self.run.siblings) > 1 else worst.message
             conditions.add(
                 self.run.cause.patch, observed=notes.told, type='Synced',
                 status=STATUSES[worst.is_synced], reason=worst.reason,

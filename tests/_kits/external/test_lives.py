@@ -34,7 +34,7 @@ def test_nothing_is_created_twice_though_the_record_was_removed_while_no_operato
     assert life.bereft.total()
 
 
-@pytest.mark.parametrize('seed', [*range(10), 252, 358, 482, 487, 655, 757])
+@pytest.mark.parametrize('seed', [*range(10), 252, 358, 482, 487, 655, 757, 402492])
 def test_promises_hold_for_two_externals_of_which_one_waits_for_the_other(seed):
     life = lives.run(seed, is_paired=True)
     assert life.violation is None, life.violation
