@@ -320,6 +320,20 @@ async def test_a_rotation_that_is_asked_for_during_the_creation_is_not_lost(
             assert secret['metadata']['annotations']['kopf.dev/rotate'] == 'false'
 
 
+@testing.virtual_time
+async def test_a_rotation_that_is_asked_for_before_the_adoption_is_not_lost(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        await api.client.create('secrets', 'child', metadata={
+            'annotations': {'kopf.dev/rotate': 'now'}},
+            data={'word': base64.b64encode(b'old').decode()})
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            secret = await api.client.wait(
+                'secrets', 'child', lambda obj: read(obj) == 'word-1', timeout=5)
+            assert secret['metadata']['annotations']['kopf.dev/rotate'] == 'false'
+
+
 def test_the_function_is_needed_and_not_its_result():
     with pytest.raises(TypeError, match="without calling it") as error:
         kopf.generated('secret')

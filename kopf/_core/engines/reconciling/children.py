@@ -410,7 +410,7 @@ class ChildStore:
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._put(child)
-            if child.has_news(raw, known):
+            if child.has_news(raw, known) or child.is_rotating:  # an adopted child is not rotated
                 self.on_change(child.owner)
         elif known.owner != child.owner:
             self.on_change(child.owner)  # the child was taken away since then
