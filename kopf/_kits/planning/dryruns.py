@@ -23,11 +23,9 @@ from kopf._kits.sandbox import faults, handling, overlays, requests, selecting
 from kopf._kits.sandbox.cluster import CRDS, stored_resource
 from kopf._kits.sandbox.kinds import Kinds, Resource
 from kopf._kits.sandbox.statuses import APIError, NotFound, qualified
-from kopf._kits.sandbox.storage import Change, Key
+from kopf._kits.sandbox.storage import Change, Item
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import clients, operators, processes, runs, snapshots
-
-Item = tuple[Resource, Key]
 
 REFUSALS = (400, 403, 413, 422)
 """With these statuses, the API refuses what a write would make of an object."""
@@ -85,7 +83,7 @@ class DryRun(runs.Run):
         self._converters = setup.options['registry']._converters
         for name, converter in self._converters.items():
             plural, _, group = name.partition('.')
-            self.sandbox.convert_by((group, plural), converter.convert)
+            self.sandbox.cluster.converters[group, plural] = converter.convert
         self._upstream = upstream
         self._selector = selector
         self._rules = rules
@@ -103,7 +101,7 @@ class DryRun(runs.Run):
         externals.withholding_var.set(self._withhold)
         self.guard.port = int(self.sandbox.url.rpartition(':')[2])
         self.sandbox.write_kubeconfig(self._place.kubeconfig)
-        self.sandbox.hear_refusals(self._hear_refusal)
+        self.sandbox.cluster.refusal_listeners.append(self._hear_refusal)
         await piggybacking.configure_clients()
         self._arrange(self.setup.options['registry'])
         await self._define()
@@ -147,9 +145,10 @@ class DryRun(runs.Run):
     def conclude(self) -> None:
         keyed = [((stored_resource(each.kind), each.key), each) for each in self._upstream.changes()
                  if each.kind.plural not in snapshots.IGNORED_RESOURCES]
-        served = {qualified(*kind.resource) for kind in self.sandbox.kinds}
+        kinds = self.sandbox.cluster.kinds
+        served = {qualified(*kind.resource) for kind in kinds}
         self.unserved = [
-            *find_unserved(self.setup.options['registry'], self.sandbox.kinds),
+            *find_unserved(self.setup.options['registry'], kinds),
             *(f"What becomes of {stage.resource}: there is a stage, but no such resource. Names "
               f"have the plural, and the group: deployments.apps"
               for stage in self._rules if stage.resource not in served)]
@@ -259,7 +258,7 @@ class DryRun(runs.Run):
         await asyncio.sleep(stage.after)
         namespace, name = item[1]
         try:
-            kind = self.sandbox.kinds.of_resource(*item[0])[0]
+            kind = self.sandbox.cluster.kinds.of_resource(*item[0])[0]
             obj = await self.sandbox.get(stage.resource, name, namespace)
             await self.sandbox.patch(
                 stage.resource, name, {'status': stage.make_status(obj)}, namespace,

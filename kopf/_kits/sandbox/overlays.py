@@ -18,11 +18,9 @@ from kopf._kits.sandbox.deleting import CRD_CLEANUP, RELEASED, is_released
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, omit, qualified
-from kopf._kits.sandbox.storage import Change, Entry, Key
+from kopf._kits.sandbox.storage import Change, Entry, Item, Key
 
 logger = logging.getLogger(__name__)
-
-Item = tuple[Resource, Key]
 
 MANAGERS = nodes.Schema({
     'x-kubernetes-list-type': 'map',

@@ -19,6 +19,9 @@ from kopf._kits.sandbox.statuses import APIError, Obj
 #: Namespace (empty if there is none) and name; also the order of lists.
 Key = tuple[str, str]
 
+Item = tuple[Resource, Key]
+"""What identifies an object."""
+
 
 #: How much JSON an object may be, in bytes: as much as the database of a cluster takes.
 MAX_SIZE = 1536 * 1024

@@ -20,7 +20,7 @@ from kopf._kits.sandbox import objects, overlays, schemas
 from kopf._kits.sandbox.cluster import NAMESPACES, Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.statuses import NotFound, Obj
-from kopf._kits.sandbox.storage import Change, Entry, Key
+from kopf._kits.sandbox.storage import Change, Entry, Item, Key
 from kopf._kits.sandbox.upstreams import UNOWNED
 from kopf._kits.shadowing import evidence, verdicts
 from kopf._kits.testing import snapshots
@@ -83,10 +83,10 @@ class Twins(overlays.Overlay):
         self._find_writers = find_writers
         self._tell = tell
         self._review = review
-        self._twins: dict[overlays.Item, Twin] = {}
+        self._twins: dict[Item, Twin] = {}
         self._names: dict[str, str] = {}
         self._listed: set[tuple[Resource, str]] = set()
-        self._cycles: dict[overlays.Item, tuple[float, float]] = {}
+        self._cycles: dict[Item, tuple[float, float]] = {}
         """When the latest change of a handled object began, and when production has handled it."""
 
     # What the new version does.
@@ -204,7 +204,7 @@ class Twins(overlays.Overlay):
                     entry and self._cluster.reread(entry)
                     for entry in (twin.real, twin.first, twin.last))
 
-    def _touch(self, item: overlays.Item, entry: Entry) -> Twin:
+    def _touch(self, item: Item, entry: Entry) -> Twin:
         """Keep both sides of an object apart from now on; until now, both are like this."""
         self._bases.setdefault(item, entry)
         self._twins[item] = Twin(entry)
@@ -216,7 +216,7 @@ class Twins(overlays.Overlay):
         made['metadata'].pop('generation', None)  # it also counts what production has done
         return made
 
-    def _follow(self, item: overlays.Item, before: Entry, after: Entry) -> None:
+    def _follow(self, item: Item, before: Entry, after: Entry) -> None:
         """Let both the base and the local object follow what others have changed."""
         kind, local, base = self._kinds[item[0]], self._store.get(*item), self._bases.get(item)
         if base is not None:
@@ -226,7 +226,7 @@ class Twins(overlays.Overlay):
         if local is not None:
             self._rebase(item, before, after, local)
 
-    def _share_notes(self, item: overlays.Item, real: Obj) -> None:
+    def _share_notes(self, item: Item, real: Obj) -> None:
         """
         Take over what production knows of external systems, which only production changes; and that
         ``kopf pause`` has paused the object, which writes as the operator does.
@@ -246,7 +246,7 @@ class Twins(overlays.Overlay):
             ] + [hub.EXTERNAL_FINALIZER] * finalizers.is_present(real, hub.EXTERNAL_FINALIZER)
             self._put(item[0], obj)
 
-    def _share_values(self, item: overlays.Item) -> None:
+    def _share_values(self, item: Item) -> None:
         """Take over the values that production has generated; here, none are made."""
         twin, local = self._twins.get(item), self._store.get(*item)
         if twin is None or twin.real is None or local is None or not any(
@@ -258,7 +258,7 @@ class Twins(overlays.Overlay):
             self._put(item[0], made)
             self._look(item)
 
-    def _catch_up(self, item: overlays.Item, twin: Twin) -> None:
+    def _catch_up(self, item: Item, twin: Twin) -> None:
         """Do to the new object what others have done to its counterpart before."""
         if twin.real is not None and twin.first is not None and self._twins.get(item) is twin:
             kind = self._kinds[item[0]]
@@ -269,7 +269,7 @@ class Twins(overlays.Overlay):
 
     # Comparing.
 
-    def _look(self, item: overlays.Item, *, is_ours: bool = False) -> None:
+    def _look(self, item: Item, *, is_ours: bool = False) -> None:
         """Note since when which fields differ, and look again when a finding is due."""
         twin, now = self._twins[item], self._now()
         found = self._compare(item)
@@ -296,7 +296,7 @@ class Twins(overlays.Overlay):
         if fresh:
             asyncio.get_running_loop().call_later(WINDOWS * self._window, self._judge, item, twin)
 
-    def _judge(self, item: overlays.Item, twin: Twin, patience: float = WINDOWS) -> None:
+    def _judge(self, item: Item, twin: Twin, patience: float = WINDOWS) -> None:
         """Tell what differs for so many windows."""
         if self._twins.get(item) is not twin:
             return
@@ -327,7 +327,7 @@ class Twins(overlays.Overlay):
                 for path, finding in self._compare(item).items())
         return young
 
-    def _compare(self, item: overlays.Item) -> verdicts.Findings:
+    def _compare(self, item: Item) -> verdicts.Findings:
         twin, local = self._twins[item], self._store.get(*item)
         try:
             kind = self._find_kind(item[0])
@@ -337,14 +337,14 @@ class Twins(overlays.Overlay):
             return {}
         return verdicts.compare(kind, base, real, ours, self._names)
 
-    def _report(self, item: overlays.Item, found: verdicts.Findings) -> None:
+    def _report(self, item: Item, found: verdicts.Findings) -> None:
         if found and item[0] not in self.unfollowed:
             kind = self._find_kind(item[0])
             for difference in verdicts.describe(
                     kind, plans.locate(kind, *item[1]), found, self._twins[item].writers):
                 self._tell(difference)
 
-    def _align(self, item: overlays.Item, twin: Twin) -> None:
+    def _align(self, item: Item, twin: Twin) -> None:
         """Let the new version go on with the state of production."""
         self._bases[item] = twin.real
         local = self._store.get(*item)
@@ -357,7 +357,7 @@ class Twins(overlays.Overlay):
         elif local is not None:
             self._remove(item)
 
-    def _match(self, item: overlays.Item, twin: Twin, found: verdicts.Findings) -> bool:
+    def _match(self, item: Item, twin: Twin, found: verdicts.Findings) -> bool:
         """Find the counterpart of an object with a generated name, and compare them no more."""
         entry = twin.real or self._store.get(*item)
         prefix = None if entry is None or WHOLE not in found or self._bases.get(item) else (
@@ -410,15 +410,15 @@ class Twins(overlays.Overlay):
             'ownerReferences' in metadata or not is_handled)
 
     def _iter_owners(
-            self, item: overlays.Item, entry: Entry,
-    ) -> Iterator[tuple[overlays.Item, str]]:
+            self, item: Item, entry: Entry,
+    ) -> Iterator[tuple[Item, str]]:
         for owner in entry.decode()['metadata'].get('ownerReferences') or ():
             kind = self._cluster.kinds.named(owner['apiVersion'], owner['kind'])
             if kind is not None:
                 namespace = item[1][0] if kind.namespaced else ''
                 yield (stored_resource(kind), (namespace, owner['name'])), owner['uid']
 
-    def _has_owners(self, item: overlays.Item, twin: Twin) -> bool:
+    def _has_owners(self, item: Item, twin: Twin) -> bool:
         """Whether any owner of the object, on either side, is there or here; or it has none."""
         entries = twin.real or twin.last, self._store.get(*item)
         owners = [owner for entry in entries if entry is not None
@@ -427,14 +427,14 @@ class Twins(overlays.Overlay):
             entry is not None and entry.uid == uid for owner, uid in owners
             for entry in (self._get_real(owner), self._store.get(*owner)))
 
-    def _is_of_new_owner(self, item: overlays.Item, twin: Twin, new: Entry) -> bool:
+    def _is_of_new_owner(self, item: Item, twin: Twin, new: Entry) -> bool:
         """Whether both sides have made the object again, for an owner that it did not have."""
         then, ours, theirs = (
             {uid for _, uid in self._iter_owners(item, entry)} if entry is not None else set()
             for entry in (twin.last, self._store.get(*item), new))
         return bool(ours & theirs) and not then & theirs
 
-    def _note_cycle(self, item: overlays.Item, before: Obj | None, obj: Obj) -> None:
+    def _note_cycle(self, item: Item, before: Obj | None, obj: Obj) -> None:
         """Note that others have changed an object, or that production has (if it was before)."""
         if self._is_handled(self._find_kind(item[0])):
             opened, closed = self._cycles.get(item, (float('-inf'), float('-inf')))
@@ -443,7 +443,7 @@ class Twins(overlays.Overlay):
             elif closed == float('inf') and _get_handled(before) != _get_handled(obj):
                 self._cycles[item] = opened, self._now()
 
-    def _note_deletion(self, item: overlays.Item, twin: Twin, entry: Entry) -> None:
+    def _note_deletion(self, item: Item, twin: Twin, entry: Entry) -> None:
         """
         Find out, as far as possible, whether production has deleted an object.
 
@@ -471,7 +471,7 @@ class Twins(overlays.Overlay):
             twin.is_deleted = True  # by others, so that only the release is of production
 
     def _is_in_scope(
-            self, item: overlays.Item, twin: Twin, seen: Collection[overlays.Item] = (),
+            self, item: Item, twin: Twin, seen: Collection[Item] = (),
     ) -> bool:
         """Whether the object is of this operator: it can be of another one with Kopf."""
         if twin.writers or self._is_handled(self._find_kind(item[0])):
@@ -485,11 +485,11 @@ class Twins(overlays.Overlay):
 
     # The rest.
 
-    def _get_real(self, item: overlays.Item) -> Entry | None:
+    def _get_real(self, item: Item) -> Entry | None:
         twin = self._twins.get(item)
         return self._store.get(*item) if twin is None else twin.real
 
-    def _forget(self, item: overlays.Item) -> None:
+    def _forget(self, item: Item) -> None:
         """Forget the object, and remove it here if it is left."""
         twin = self._twins.pop(item, None)
         for uid in () if twin is None else twin.uids:
@@ -498,7 +498,7 @@ class Twins(overlays.Overlay):
         if self._store.get(*item) is not None:
             self._remove(item)
 
-    def _name(self, item: overlays.Item, entry: Entry) -> None:
+    def _name(self, item: Item, entry: Entry) -> None:
         """Remember what the uid of a new object stands for: it has another one on either side."""
         self._twins[item].uids.add(entry.uid)
         self._names[entry.uid] = f"(uid of {plans.locate(self._find_kind(item[0]), *item[1])})"

@@ -325,7 +325,7 @@ class _StruckRun(runs.Run):
         strike = self._strike
         if strike is None or strike.is_call or strike.number != number:
             return None
-        self._revision = self.sandbox.revision
+        self._revision = self.sandbox.cluster.store.revision
         return self._refuse(strike) if strike.kind.startswith('refuse') else None
 
     def _refuse(self, strike: Strike) -> faults.Fault:

@@ -38,10 +38,10 @@ from kopf._core.engines.reconciling import generating
 from kopf._core.reactor import waiting
 from kopf._kits import redirecting
 from kopf._kits.sandbox import faults, requests
-from kopf._kits.sandbox.kinds import Kinds, Resource
+from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.sandbox.statuses import APIError, Obj
+from kopf._kits.sandbox.statuses import Obj
 from kopf._kits.sandbox.storage import Change
 from kopf._kits.sandbox.upstreams import Upstream
 from kopf._kits.testing import apis, clients, externals, operators, processes, reporting, snapshots
@@ -293,7 +293,7 @@ class Run:
     async def _perform(self, scenario: Scenario) -> None:
         try:
             async with timeouts.timeout(self.setup.limit):
-                self.sandbox.listen(self.hear)
+                self.sandbox.cluster.store.listeners.append(self.hear)
                 await self.open()
                 scene: object = scenario(self._api.client)
                 if not isinstance(scene, Awaitable):
@@ -526,22 +526,8 @@ class ObservedSandbox(Sandbox):
         self.faults = _Faults(run)
 
     @property
-    def revision(self) -> int:
-        return self._cluster.store.revision
-
-    def listen(self, hear: Callable[[Change], None]) -> None:
-        self._cluster.store.listeners.append(hear)
-
-    def hear_refusals(self, hear: Callable[[requests.Request, APIError], None]) -> None:
-        self._cluster.refusal_listeners.append(hear)
-
-    def convert_by(self, resource: Resource, convert: Callable[[Obj, str], Obj]) -> None:
-        """Convert the objects of a resource to a version by this function, and by no webhook."""
-        self._cluster.converters[resource] = convert
-
-    @property
-    def kinds(self) -> Kinds:
-        return self._cluster.kinds
+    def cluster(self) -> Cluster:
+        return self._cluster
 
     def dump(self) -> list[tuple[str, Obj]]:
         """All objects, with the plural names of their resources."""

@@ -177,7 +177,7 @@ class Life(runs.Run):
     async def lag_behind(self, client, _):
         self.has_lagged = True
         if self._lag is None:
-            self.lag(self.sandbox.revision)
+            self.lag(self.sandbox.cluster.store.revision)
         else:
             self._lag.end()
             self._lag = None
