@@ -8,7 +8,7 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import encoding
@@ -17,12 +17,13 @@ from kopf._kits.sandbox.deleting import CRD_CLEANUP, FOREGROUND, ORPHAN, PROTECT
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.requests import Request, User
 from kopf._kits.sandbox.statuses import APIError, NotFound, Obj, qualified, set_condition
-from kopf._kits.sandbox.storage import Change, Entry, Key
+from kopf._kits.sandbox.storage import Change, Entry, Item
 from kopf._kits.sandbox.writing import Writer
 
 logger = logging.getLogger(__name__)
 
-Item = tuple[Resource, Key]
+Step = Callable[[Item, Entry], Awaitable[None]]
+
 _MASTERS = ('system:masters', 'system:authenticated')
 GARBAGE_COLLECTOR = User('system:serviceaccount:kube-system:generic-garbage-collector', _MASTERS)
 NAMESPACE_CONTROLLER = User('system:serviceaccount:kube-system:namespace-controller', _MASTERS)
@@ -40,7 +41,7 @@ class Collector:
         self._owners: dict[Item, tuple[str, ...]] = {}
         self._dependents: collections.defaultdict[str, dict[Item, None]] = \
             collections.defaultdict(dict)
-        self._due: dict[tuple[str, Item], None] = {}
+        self._due: dict[tuple[Step, Item], None] = {}
         self._held: dict[str, Item] = {}
         self._woken = asyncio.Event()
 
@@ -49,24 +50,24 @@ class Collector:
         has_new_owners = self._index(item, change)
         if change.type == 'DELETED':
             for dependent in self._dependents.get(change.new.uid, ()):
-                self._enqueue('check', dependent)
+                self._enqueue(self._check, dependent)
             for step, container in (
-                    ('namespace', (NAMESPACES, ('', change.new.key[0]))),
-                    ('definition', (CRDS, ('', qualified(*change.resource))))):
+                    (self._empty_namespace, (NAMESPACES, ('', change.new.key[0]))),
+                    (self._empty_definition, (CRDS, ('', qualified(*change.resource))))):
                 entry = self._cluster.store.get(*container)
                 if entry is not None and b'"deletionTimestamp"' in entry.raw:
                     self._enqueue(step, container)
             return
         if has_new_owners:  # they can be absent
-            self._enqueue('check', item)
+            self._enqueue(self._check, item)
         if b'"deletionTimestamp"' not in change.new.raw:
             return
         if change.resource == NAMESPACES:
-            self._enqueue('namespace', item)
+            self._enqueue(self._empty_namespace, item)
         elif change.resource == CRDS:
-            self._enqueue('definition', item)
+            self._enqueue(self._empty_definition, item)
         if any(finalizer.encode() in change.new.raw for finalizer in RELEASED):
-            self._enqueue('held', item)
+            self._enqueue(self._release, item)
 
     def restore(self) -> None:
         """Continue with the objects that were stored before."""
@@ -83,16 +84,12 @@ class Collector:
             self._woken.clear()
             await self._woken.wait()
 
-    async def _carry_out(self, step: str, item: Item) -> None:
-        steps: Mapping[str, Callable[[Item, Entry], Any]] = {
-            'check': self._check, 'held': self._release,
-            'namespace': self._empty_namespace, 'definition': self._empty_definition,
-        }
+    async def _carry_out(self, step: Step, item: Item) -> None:
         entry = self._cluster.store.get(*item)
         if entry is None:
             return
         try:
-            await steps[step](item, entry)
+            await step(item, entry)
         except NotFound:
             pass
         except APIError as e:
@@ -101,7 +98,7 @@ class Collector:
         except Exception:
             logger.exception("The sandbox has failed to collect %s.", item)
 
-    def _enqueue(self, step: str, item: Item) -> None:
+    def _enqueue(self, step: Step, item: Item) -> None:
         self._due[step, item] = None
         self._woken.set()
 
@@ -120,7 +117,7 @@ class Collector:
                 del self._dependents[uid]
             owner = self._held.pop(uid, None)
             if owner is not None:
-                self._enqueue('held', owner)
+                self._enqueue(self._release, owner)
         for uid in new:
             self._dependents[uid][item] = None
         return not set(new) <= set(old)
@@ -187,7 +184,7 @@ class Collector:
             else:
                 self._held[entry.uid] = item
                 for dependent in blocking:
-                    self._enqueue('check', dependent)
+                    self._enqueue(self._check, dependent)
 
     def _blocks(self, item: Item, uid: str) -> bool:
         entry = self._cluster.store.get(*item)
@@ -220,7 +217,8 @@ class Collector:
             for resource, found in items:
                 with contextlib.suppress(NotFound):
                     await self._delete((resource, found.key), NAMESPACE_CONTROLLER, 'Background')
-            asyncio.get_running_loop().call_later(NAMESPACE_DELAY, self._enqueue, 'namespace', item)
+            asyncio.get_running_loop().call_later(
+                NAMESPACE_DELAY, self._enqueue, self._empty_namespace, item)
         if is_left:
             return
         remaining = contents()
