@@ -4,6 +4,7 @@ Throw-away certificates for HTTPS: an authority, the server's, and an administra
 import base64
 import contextlib
 import datetime
+import functools
 import ipaddress
 import ssl
 import tempfile
@@ -43,61 +44,38 @@ def make(host: str) -> Certificates:
     Raises `ImportError` if there is no library for it: it comes with the extra ``kopf[sandbox]``.
     """
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    from kopf._cogs.helpers import signing
 
     now = datetime.datetime.now(datetime.UTC)
     addresses = {ipaddress.ip_address(address) for address in ('127.0.0.1', '::1')}
     with contextlib.suppress(ValueError):  # it is a name
         addresses.add(ipaddress.ip_address(host))
+    sign = functools.partial(
+        signing.sign, since=now - datetime.timedelta(minutes=5), until=now + VALIDITY)
 
-    def build(
-            subject: list[tuple[Any, str]], issuer: x509.Name | None, key: Any, signer: Any,
-            extensions: list[tuple[Any, bool]],
-    ) -> x509.Certificate:
-        name = x509.Name([x509.NameAttribute(oid, value) for oid, value in subject])
-        builder = x509.CertificateBuilder(
-            issuer_name=issuer or name, subject_name=name, public_key=key.public_key(),
-            serial_number=x509.random_serial_number(),
-            not_valid_before=now - datetime.timedelta(minutes=5), not_valid_after=now + VALIDITY)
-        for extension, critical in extensions:
-            builder = builder.add_extension(extension, critical)
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-        return builder.add_extension(identifier, False).sign(signer, hashes.SHA256())
+    def name(*parts: tuple[Any, str]) -> x509.Name:
+        return x509.Name([x509.NameAttribute(oid, value) for oid, value in parts])
 
     def usage(oid: Any) -> list[tuple[Any, bool]]:
         return [(x509.BasicConstraints(ca=False, path_length=None), True),
                 (x509.ExtendedKeyUsage([oid]), False)]
 
-    ca_key, server_key, admin_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
-    ca = build(
-        [(NameOID.COMMON_NAME, 'kopf-sandbox-ca')], None, ca_key, ca_key,
-        [(x509.BasicConstraints(ca=True, path_length=0), True),
-         (x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), False),
-         (x509.KeyUsage(True, False, False, False, False, True, True, False, False), True)])
-    server = build(
-        [(NameOID.COMMON_NAME, 'kopf-sandbox')], ca.subject, server_key, ca_key,
-        [(x509.SubjectAlternativeName([
-            *(x509.DNSName(name) for name in NAMES),
-            *map(x509.IPAddress, addresses),
-        ]), False), *usage(ExtendedKeyUsageOID.SERVER_AUTH)])
-    admin = build(
-        [(NameOID.ORGANIZATION_NAME, 'system:masters'), (NameOID.COMMON_NAME, 'admin')],
-        ca.subject, admin_key, ca_key, usage(ExtendedKeyUsageOID.CLIENT_AUTH))
-
-    def pem(certificate: x509.Certificate) -> bytes:
-        return certificate.public_bytes(serialization.Encoding.PEM)
-
-    def key_pem(key: Any) -> bytes:
-        text: bytes = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption())
-        return text
-
+    ca_key, server_key, admin_key = (signing.make_key() for _ in range(3))
+    ca = sign(name((NameOID.COMMON_NAME, 'kopf-sandbox-ca')), ca_key, [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (x509.KeyUsage(True, False, False, False, False, True, True, False, False), True)])
+    server = sign(name((NameOID.COMMON_NAME, 'kopf-sandbox')), server_key, [
+        (x509.SubjectAlternativeName([
+            *map(x509.DNSName, NAMES), *map(x509.IPAddress, addresses)]), False),
+        *usage(ExtendedKeyUsageOID.SERVER_AUTH)], issuer=ca.subject, signer=ca_key)
+    admin = sign(
+        name((NameOID.ORGANIZATION_NAME, 'system:masters'), (NameOID.COMMON_NAME, 'admin')),
+        admin_key, usage(ExtendedKeyUsageOID.CLIENT_AUTH), issuer=ca.subject, signer=ca_key)
     return Certificates(
-        authority=pem(ca), server=pem(server), server_key=key_pem(server_key),
-        admin=pem(admin), admin_key=key_pem(admin_key))
+        signing.dump(ca, ca_key)[0], *signing.dump(server, server_key),
+        *signing.dump(admin, admin_key))
 
 
 def encoded(pem: bytes) -> str:

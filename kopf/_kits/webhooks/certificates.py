@@ -53,9 +53,9 @@ def build_certificate(
     """
     try:
         from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509 import oid
+
+        from kopf._cogs.helpers import signing
     except ImportError as e:
         raise MissingLibraryError(ADVICE) from e
 
@@ -66,39 +66,19 @@ def build_certificate(
     subject = x509.Name(
         [x509.NameAttribute(oid.NameOID.COMMON_NAME, common_name)]
         if len(common_name) <= MAX_COMMON_NAME else [])
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = signing.make_key()
     now = datetime.datetime.now(datetime.UTC) if now is None else now
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + validity)
-        .add_extension(x509.SubjectAlternativeName([
-            *map(x509.DNSName, names), *map(x509.IPAddress, addresses)]), critical=not subject)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.KeyUsage(
+    certificate = signing.sign(subject, key, [
+        (x509.SubjectAlternativeName([
+            *map(x509.DNSName, names), *map(x509.IPAddress, addresses)]), not subject),
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (x509.KeyUsage(
             digital_signature=True, key_cert_sign=True, content_commitment=False,
             key_encipherment=False, data_encipherment=False, key_agreement=False, crl_sign=False,
-            encipher_only=False, decipher_only=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(
-            [oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    encryption = (
-        serialization.NoEncryption() if not password else
-        serialization.BestAvailableEncryption(password.encode()))
-    return (
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption),
-    )
+            encipher_only=False, decipher_only=False), True),
+        (x509.ExtendedKeyUsage([oid.ExtendedKeyUsageOID.SERVER_AUTH]), False),
+    ], since=now - CLOCK_SKEW, until=now + validity)
+    return signing.dump(certificate, key, password)
 
 
 def read(
