@@ -41,22 +41,25 @@ def reserve(kubeconfig: pathlib.Path | None = None) -> Iterator[Place]:
         yield Place(listener, kubeconfig or pathlib.Path(folder, 'kubeconfig'))
 
 
-def make_kubeconfig(cluster: Mapping[str, Any], token: str) -> str:
-    """Make a kubeconfig with one token, for one cluster in the format of kubeconfigs."""
-    context = {'cluster': 'local', 'user': 'admin', 'namespace': 'default'}
-    return yaml.safe_dump({
+def make_kubeconfig(
+        cluster: Mapping[str, Any], users: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Make a kubeconfig of a cluster, and of users with a context each: by default, ``admin``."""
+    return {
         'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
         'clusters': [{'name': 'local', 'cluster': cluster}],
-        'users': [{'name': 'admin', 'user': {'token': token}}],
-        'contexts': [{'name': 'admin', 'context': context}]})
+        'users': [{'name': name, 'user': user} for name, user in users.items()],
+        'contexts': [
+            {'name': name, 'context': {'cluster': 'local', 'user': name, 'namespace': 'default'}}
+            for name in users]}
 
 
 @contextlib.contextmanager
 def expect(place: Place) -> Iterator[None]:
     """Let the clients that are made in the block find the sandbox that starts there later."""
     host, port = place.socket.getsockname()
-    place.kubeconfig.write_text(
-        make_kubeconfig({'server': f'http://{host}:{port}'}, place.token), 'utf-8')
+    place.kubeconfig.write_text(yaml.safe_dump(make_kubeconfig(
+        {'server': f'http://{host}:{port}'}, {'admin': {'token': place.token}})), 'utf-8')
     with redirect(place.kubeconfig):
         try:
             yield

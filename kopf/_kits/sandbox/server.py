@@ -215,16 +215,7 @@ class Sandbox(Direct):
                 'client-certificate-data': encoded(self._certificates.admin),
                 'client-key-data': encoded(self._certificates.admin_key),
             }
-        return {
-            'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
-            'clusters': [{'name': 'local', 'cluster': server}],
-            'users': [{'name': name, 'user': user} for name, user in users.items()],
-            'contexts': [
-                {'name': name,
-                 'context': {'cluster': 'local', 'user': name, 'namespace': 'default'}}
-                for name in users
-            ],
-        }
+        return redirecting.make_kubeconfig(server, users)
 
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
         """

@@ -15,6 +15,8 @@ import tempfile
 import time
 import urllib.request
 
+import yaml
+
 from kopf._kits import redirecting
 
 ASSETS = 'KUBEBUILDER_ASSETS'
@@ -59,8 +61,8 @@ def start() -> pathlib.Path:
     server = f'https://127.0.0.1:{port}'
     _wait_ready(server, process, folder)
     kubeconfig = folder / 'kubeconfig'
-    kubeconfig.write_text(redirecting.make_kubeconfig(
-        {'server': server, 'insecure-skip-tls-verify': True}, TOKEN))
+    kubeconfig.write_text(yaml.safe_dump(redirecting.make_kubeconfig(
+        {'server': server, 'insecure-skip-tls-verify': True}, {'admin': {'token': TOKEN}})))
     return kubeconfig
 
 
