@@ -142,12 +142,7 @@ class _Document:
 
     def _delete(self, path: str) -> None:
         container, key = self._find(path, changing=True)
-        if isinstance(container, list):
-            del container[_index(key, len(container))]
-        elif key in container:
-            del container[key]
-        else:
-            raise _Inapplicable
+        del container[_locate(container, key)]
 
     def _find(self, path: str, *, changing: bool) -> tuple[Any, str]:
         """The container that the path leads into, and the key in it."""
@@ -159,13 +154,7 @@ class _Document:
             self.root = self._owned(self.root)
         container = self.root
         for key in keys[:-1]:
-            at: Any
-            if isinstance(container, list):
-                at = _index(key, len(container))
-            elif isinstance(container, dict) and key in container:
-                at = key
-            else:
-                raise _Inapplicable
+            at = _locate(container, key)
             if changing:
                 container[at] = self._owned(container[at])
             container = container[at]
@@ -187,6 +176,15 @@ class _Document:
             value = pending.pop()
             if isinstance(value, dict | list) and self._own.pop(id(value), None) is not None:
                 pending.extend(value.values() if isinstance(value, dict) else value)
+
+
+def _locate(container: Any, key: str) -> Any:
+    """The index or the key of a part that must be there."""
+    if isinstance(container, list):
+        return _index(key, len(container))
+    if isinstance(container, dict) and key in container:
+        return key
+    raise _Inapplicable
 
 
 def _index(key: str, length: int) -> int:
