@@ -6,7 +6,7 @@ strings. The rules are those of the library of Kubernetes: ``resolve.go`` in sig
 """
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import yaml
@@ -75,6 +75,16 @@ def load_all(text: str | bytes) -> list[Any]:
     :raises yaml.YAMLError: if it is no YAML.
     """
     return list(yaml.load_all(text, Loader))
+
+
+def flatten(document: Any) -> Iterator[Any]:
+    """Take lists of objects apart: ``kubectl get`` prints several objects as one."""
+    match document:
+        case {'kind': str(kind), 'items': list(items)} if kind.endswith('List'):
+            for item in items:
+                yield from flatten(item)
+        case _:
+            yield document
 
 
 def dump_all(documents: Iterable[Any], **options: Any) -> str:

@@ -248,8 +248,4 @@ def _read(source: Mapping[str, Any] | Path | str) -> Iterable[tuple[Obj, str]]:
         if not isinstance(document, dict):
             raise ValueError(f"{path}: document {number} is not a Kubernetes object.")
         place = f"{path}: document {number}"
-        if str(document.get('kind', '')).endswith('List') and isinstance(
-                document.get('items'), list):
-            yield from ((item, place) for item in document['items'])
-        else:
-            yield document, place
+        yield from ((item, place) for item in yamltexts.flatten(document))

@@ -49,16 +49,7 @@ def read_files(paths: Iterable[pathlib.Path]) -> Iterator[Any]:
         except (OSError, ValueError, yaml.YAMLError) as e:
             raise DefinitionError(f"{path} cannot be read as YAML: {e}") from e
         for document in documents:
-            yield from _flatten(document)
-
-
-def _flatten(obj: Any) -> Iterator[Any]:
-    match obj:
-        case {'kind': str(kind), 'items': list(items)} if kind.endswith('List'):
-            for item in items:
-                yield from _flatten(item)
-        case _:
-            yield obj
+            yield from yamltexts.flatten(document)
 
 
 def _read(definition: Any) -> Iterable[kinds.Kind]:
