@@ -47,21 +47,12 @@ HANDLER_KEY = context.create_key('kopf-handler')
 """The id of the handler under way; for sub-handlers, that of the topmost one."""
 
 CONVENTIONS: Mapping[tuple[str, str | None], str] = {
-    ('', 'Node'): 'k8s.node',
-    ('', 'PersistentVolume'): 'k8s.persistentvolume',
-    ('', 'PersistentVolumeClaim'): 'k8s.persistentvolumeclaim',
-    ('', 'Pod'): 'k8s.pod',
-    ('', 'ReplicationController'): 'k8s.replicationcontroller',
-    ('', 'ResourceQuota'): 'k8s.resourcequota',
-    ('', 'Service'): 'k8s.service',
-    ('apps', 'DaemonSet'): 'k8s.daemonset',
-    ('apps', 'Deployment'): 'k8s.deployment',
-    ('apps', 'ReplicaSet'): 'k8s.replicaset',
-    ('apps', 'StatefulSet'): 'k8s.statefulset',
     ('autoscaling', 'HorizontalPodAutoscaler'): 'k8s.hpa',
-    ('batch', 'CronJob'): 'k8s.cronjob',
-    ('batch', 'Job'): 'k8s.job',
-}
+    **{(group, kind): f'k8s.{kind.lower()}' for group, kinds in {
+        '': ('Node', 'PersistentVolume', 'PersistentVolumeClaim', 'Pod', 'ReplicationController',
+             'ResourceQuota', 'Service'),
+        'apps': ('DaemonSet', 'Deployment', 'ReplicaSet', 'StatefulSet'),
+        'batch': ('CronJob', 'Job')}.items() for kind in kinds}}
 """By the groups and kinds: the attributes that the semantic conventions have for their objects."""
 
 
