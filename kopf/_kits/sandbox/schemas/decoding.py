@@ -133,7 +133,7 @@ class _Decoder:
             field: Field | None,
     ) -> dict[str, Any]:
         struct = schema.name.rpartition('.')[2]
-        changed = None
+        changes: dict[str, Any] = {}
         for key, item in value.items():
             child = schema.properties.get(key)
             if child is None:
@@ -147,13 +147,8 @@ class _Decoder:
                 if scalars.is_omitted(child, decoded, key in schema.required, key):
                     decoded = None
             if decoded is not item or item is None:
-                if changed is None:
-                    changed = value.copy()
-                if decoded is None:
-                    del changed[key]
-                else:
-                    changed[key] = decoded
-        return value if changed is None else changed
+                changes[key] = nodes.NOTHING if decoded is None else decoded
+        return nodes.changed(value, changes)
 
     def _decode_members(
             self, schema: nodes.Schema, value: Any, path: paths.Path, field: Field | None,
