@@ -166,9 +166,9 @@ def make_review(
     name = request.name or ((obj or old or {}).get('metadata') or {}).get('name') or ''
     asked: Obj = {
         'uid': uid,
-        'kind': _describe(subject),
+        'kind': subject.gvk,
         'resource': {'group': kind.group, 'version': kind.version, 'resource': kind.plural},
-        'requestKind': _describe(own_subject),
+        'requestKind': own_subject.gvk,
         'requestResource': {'group': own.group, 'version': own.version,
                             'resource': own.plural},
         'name': name,
@@ -195,10 +195,6 @@ def _make_options(request: Request, operation: str) -> Obj:
     if request.dry_run:
         options['dryRun'] = ['All']
     return options
-
-
-def _describe(kind: Kind) -> Obj:
-    return {'group': kind.group, 'version': kind.version, 'kind': kind.kind}
 
 
 def _fulfils(webhook: Webhook, asked: Obj) -> bool:

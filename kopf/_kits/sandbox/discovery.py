@@ -121,7 +121,7 @@ def _subresource(kind: Kind, sub: Subresource) -> Obj:
 def _aggregated(kind: Kind) -> Obj:
     resource: Obj = {
         'resource': kind.plural,
-        'responseKind': {'group': kind.group, 'version': kind.version, 'kind': kind.kind},
+        'responseKind': kind.gvk,
         'scope': 'Namespaced' if kind.namespaced else 'Cluster',
         'singularResource': kind.singular,
         'verbs': list(kind.told_verbs), **_aliases(kind),

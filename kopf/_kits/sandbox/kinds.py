@@ -92,6 +92,11 @@ class Kind:
     def resource(self) -> Resource:
         return self.group, self.plural
 
+    @property
+    def gvk(self) -> dict[str, str]:
+        """The group, the version, and the kind, as in JSON."""
+        return {'group': self.group, 'version': self.version, 'kind': self.kind}
+
     def as_resource(self, *, preferred: bool = True) -> references.Resource:
         """The same for clients. ``preferred`` is whether this version is the preferred one."""
         return references.Resource(

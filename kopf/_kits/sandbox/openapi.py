@@ -6,7 +6,7 @@ no paths: enough for clients that look kinds up.
 """
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kopf._kits.sandbox import encoding
@@ -96,11 +96,10 @@ def _definitions(kinds: Iterable[Kind]) -> dict[str, Obj]:
     wanted = [OBJECT_META, LIST_META, DELETE_OPTIONS]
     for kind in kinds:
         name = _name(kind)
-        gvk = {'group': kind.group, 'version': kind.version, 'kind': kind.kind}
         if kind.custom or definitions.find_name(kind.group, kind.version, kind.kind) is None:
-            made[name] = _custom(kind, gvk)
+            made[name] = _custom(kind)
         else:
-            made[name] = {**definitions.resolve(name), _GVK: [gvk]}
+            made[name] = {**definitions.resolve(name), _GVK: [kind.gvk]}
         for sub in kind.subresources.values():
             named = sub.version and definitions.find_name(sub.group, sub.version, sub.kind)
             if named:
@@ -118,14 +117,14 @@ def _definitions(kinds: Iterable[Kind]) -> dict[str, Obj]:
     return made
 
 
-def _custom(kind: Kind, gvk: Mapping[str, str]) -> Obj:
+def _custom(kind: Kind) -> Obj:
     schema = dict(kind.schema or {})
     properties = dict(schema.get('properties') or {})
     properties |= {
         'apiVersion': {'type': 'string'}, 'kind': {'type': 'string'},
         'metadata': {'$ref': OBJECT_META},
     }
-    return {'type': 'object', **schema, 'properties': properties, _GVK: [dict(gvk)]}
+    return {'type': 'object', **schema, 'properties': properties, _GVK: [kind.gvk]}
 
 
 def _listed(kind: Kind, name: str) -> Obj:
@@ -136,7 +135,7 @@ def _listed(kind: Kind, name: str) -> Obj:
             'items': {'type': 'array', 'items': {'$ref': name}},
             'metadata': {'$ref': LIST_META},
         },
-        _GVK: [{'group': kind.group, 'version': kind.version, 'kind': kind.list_kind}],
+        _GVK: [{**kind.gvk, 'kind': kind.list_kind}],
     }
 
 
@@ -179,7 +178,6 @@ def _paths(kind: Kind, *, third: bool) -> dict[str, Obj]:
     base = f'/{_path(kind.group, kind.version)}/'
     if kind.namespaced:
         base += 'namespaces/{namespace}/'
-    gvk = {'group': kind.group, 'version': kind.version, 'kind': kind.kind}
     methods = {'get': 'get', 'update': 'put', 'patch': 'patch', 'delete': 'delete'}
     parameters = [
         {'name': name, 'in': 'query', 'uniqueItems': True,
@@ -189,7 +187,7 @@ def _paths(kind: Kind, *, third: bool) -> dict[str, Obj]:
 
     def operation(verb: str, method: str) -> Obj:
         return {
-            'operationId': f'{verb}{kind.kind}', 'x-kubernetes-action': method, _GVK: gvk,
+            'operationId': f'{verb}{kind.kind}', 'x-kubernetes-action': method, _GVK: kind.gvk,
             'parameters': parameters if method != 'get' else [],
             'responses': {'200': {'description': 'OK'}},
         }
