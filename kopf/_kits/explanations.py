@@ -9,7 +9,7 @@ import dataclasses
 import datetime
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
@@ -175,8 +175,12 @@ class _Explainer:
         self._common: dict[str, Any] = {
             'logger': logging.getLogger(__name__), 'memo': memos.Memo(), 'indices': indexers,
             'resource': self._resource, 'body': self._body}
+        meta = self._raw['metadata']
+        owned = children.OperatorChildren(
+            children.ChildStore(), str(meta.get('uid')), meta.get('namespace'))
         self._mismatches = {
-            handler: mismatches.find(handler, self._make_cause(handler))
+            handler: mismatches.find(handler, make_cause(
+                handler, self._raw, {**self._common, 'patch': patches.Patch()}, owned=owned))
             for handler in [*self._served.spawning, *self._served.reconciling,
                             *self._served.watching, *self._served.indexing]}
         """The handlers that do not handle changes, and why they do not match; None if they do."""
@@ -374,22 +378,6 @@ class _Explainer:
             return f"{self._resource} cannot be patched"
         return f"{self._resource} is not the preferred version of this resource"
 
-    def _make_cause(self, handler: handlers.ResourceHandler) -> causes.ResourceCause:
-        common = {**self._common, 'patch': patches.Patch()}
-        meta = self._raw['metadata']
-        match handler:
-            case handlers.SpawningHandler():
-                return causes.SpawningCause(
-                    **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
-            case handlers.ReconcilingHandler():
-                return causes.ReconcilingCause(**common, children=children.OperatorChildren(
-                    children.ChildStore(), str(meta.get('uid')), meta.get('namespace')))
-            case handlers.WatchingHandler():
-                event: bodies.RawEvent = {'type': 'MODIFIED', 'object': self._raw}
-                return causes.WatchingCause(**common, type='MODIFIED', event=event)
-            case _:
-                return causes.IndexingCause(**common)
-
     # The rest.
 
     def _explain_finalizers(
@@ -489,6 +477,23 @@ class _Outlook(NamedTuple):
     selection: filters.Selection
     step: decisions.Step
     cycle: cycles.Cycle | None
+
+
+def make_cause(
+        handler: handlers.ResourceHandler, raw: bodies.RawBody, common: Mapping[str, Any], *,
+        owned: children.OperatorChildren, type: Any = 'MODIFIED',
+) -> causes.ResourceCause:
+    """Make the cause of a handler that handles no changes, with what all causes have in common."""
+    meta = raw['metadata']
+    match handler:
+        case handlers.SpawningHandler():
+            return causes.SpawningCause(
+                **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
+        case handlers.ReconcilingHandler():
+            return causes.ReconcilingCause(**common, children=owned)
+        case handlers.WatchingHandler():
+            return causes.WatchingCause(**common, type=type, event={'type': type, 'object': raw})
+    return causes.IndexingCause(**common)
 
 
 def _make_verdict(handler: handlers.ResourceHandler, is_called: bool, because: str) -> Verdict:

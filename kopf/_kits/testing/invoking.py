@@ -19,7 +19,7 @@ from kopf._core.actions import decisions, execution, lifecycles, loggers, progre
 from kopf._core.engines import posting
 from kopf._core.engines.reconciling import desired
 from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
-from kopf._kits import decorators
+from kopf._kits import decorators, explanations
 from kopf._kits.testing import capturing, previews
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
@@ -330,17 +330,6 @@ def _make_cause(
     common: dict[str, Any] = {
         'logger': logger, 'memo': memo, 'indices': {}, 'body': body, 'patch': patch,
         'resource': previews.guess_resource(group, raw['kind'], version)}
-    if isinstance(handler, handlers.WatchingHandler):
-        type_ = given.get('type')
-        return causes.WatchingCause(**common, type=type_, event={'type': type_, 'object': raw})
-    if isinstance(handler, handlers.IndexingHandler):
-        return causes.IndexingCause(**common)
-    if isinstance(handler, handlers.ReconcilingHandler):
-        return causes.ReconcilingCause(**common, children=given_children)
-    if isinstance(handler, handlers.SpawningHandler):
-        meta = raw['metadata']
-        return causes.SpawningCause(
-            **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
     if isinstance(handler, handlers.WebhookHandler):
         before = None if old is None else complete(old)
         after: bodies.RawBody | None = raw
@@ -352,7 +341,10 @@ def _make_cause(
             **common, **admission, diff=diffs.diff(before, after),
             old=None if before is None else bodies.Body(before),
             new=None if after is None else bodies.Body(after))
-    assert isinstance(handler, handlers.ChangingHandler)
+    if not isinstance(handler, handlers.ChangingHandler):
+        assert isinstance(handler, handlers.ResourceHandler)
+        return explanations.make_cause(
+            handler, raw, common, type=given.get('type'), owned=given_children)
     fields = [handler.field] if handler.field else []
     new = decisions.build_essence(body, settings=settings, extra_fields=fields)
     known = None if old is None else decisions.build_essence(
