@@ -9,7 +9,7 @@ from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import META_GROUP, Request, dry_run_causes
 from kopf._kits.sandbox.schemas import decoding, definitions
-from kopf._kits.sandbox.statuses import BadRequest, Cause, Conflict, Invalid, Obj
+from kopf._kits.sandbox.statuses import BadRequest, Cause, Conflict, Invalid, Obj, described
 from kopf._kits.sandbox.storage import Entry
 
 FOREGROUND = 'foregroundDeletion'
@@ -177,7 +177,6 @@ def is_released(kind: Kind, obj: Obj) -> bool:
 
 def succeeded(kind: Kind, entry: Entry) -> Obj:
     """The status that tells of a successful deletion."""
-    details = {'name': entry.key[1], 'group': kind.group, 'kind': kind.plural, 'uid': entry.uid}
-    return {'kind': 'Status', 'apiVersion': 'v1', 'metadata': {}, 'status': 'Success',
-            'details': {key: value for key, value in details.items() if value}}
+    return {'kind': 'Status', 'apiVersion': 'v1', 'metadata': {}, 'status': 'Success', 'details': {
+        **described(entry.key[1], kind.group, kind.plural), 'uid': entry.uid}}
 

@@ -37,16 +37,18 @@ def make(shape: Shape, path: str) -> Schema:
 
     :raises DeclarationError: if a default is no value of its field.
     """
-    schema: Schema = {**shape.limits}
-    if shape.description:
-        schema['description'] = shape.description
-    if shape.is_nullable:
-        schema['nullable'] = True
-    if shape.format is not None:
-        schema['format'] = shape.format
+    keywords: Schema = {
+        'description': shape.description,
+        'nullable': shape.is_nullable,
+        'format': shape.format,
+        'x-kubernetes-preserve-unknown-fields': shape.kind in (Kind.ANY, Kind.OBJECT),
+        'x-kubernetes-embedded-resource': shape.is_embedded,
+        'x-kubernetes-map-type': 'atomic' if shape.is_atomic else None,
+        'x-kubernetes-list-type': shape.list_type,
+        'x-kubernetes-list-map-keys': [*shape.keys]}
+    schema: Schema = {
+        **shape.limits, **{key: value for key, value in keywords.items() if value}}
     match shape.kind:
-        case Kind.ANY:
-            schema['x-kubernetes-preserve-unknown-fields'] = True
         case Kind.ENUM:
             schema['type'] = 'string' if isinstance(shape.values[0], str) else 'integer'
             schema['enum'] = [*shape.values]
@@ -54,18 +56,8 @@ def make(shape: Shape, path: str) -> Schema:
             schema['x-kubernetes-int-or-string'] = True
             if shape.kind is Kind.QUANTITY:
                 schema['pattern'] = vocabulary.QUANTITY
-        case _:
-            schema['type'] = _TYPES[shape.kind]
-    if shape.kind is Kind.OBJECT:
-        schema['x-kubernetes-preserve-unknown-fields'] = True
-    if shape.is_embedded:
-        schema['x-kubernetes-embedded-resource'] = True
-    if shape.is_atomic:
-        schema['x-kubernetes-map-type'] = 'atomic'
-    if shape.list_type is not None:
-        schema['x-kubernetes-list-type'] = shape.list_type
-    if shape.keys:
-        schema['x-kubernetes-list-map-keys'] = [*shape.keys]
+        case kind if kind is not Kind.ANY:
+            schema['type'] = _TYPES[kind]
     if shape.item is not None:
         if not schema.keys() & LIMITS and _is_costly(shape.item):
             raise DeclarationError(
