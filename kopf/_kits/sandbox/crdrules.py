@@ -26,7 +26,7 @@ def validate(crd: statuses.Obj, old: statuses.Obj | None = None) -> list[statuse
     found = [
         *_check_name(crd),
         *_check_group(crd),
-        *_check_scope(spec),
+        *wordings.one_of('spec.scope', spec.get('scope'), ("Cluster", "Namespaced")),
         *_check_versions(spec),
         *_check_names(spec),
         *_check_conversion(spec.get('conversion') or {}),
@@ -72,14 +72,6 @@ def _check_group(crd: statuses.Obj) -> Causes:
             f'metadata.annotations[{APPROVAL}]',
             f'protected groups must have approval annotation "{APPROVAL}", see '
             "https://github.com/kubernetes/enhancements/pull/1111")
-
-
-def _check_scope(spec: Mapping[str, Any]) -> Causes:
-    scope = spec.get('scope')
-    if not scope:
-        yield wordings.required('spec.scope')
-    elif scope not in ('Cluster', 'Namespaced'):
-        yield wordings.unsupported('spec.scope', scope, ("Cluster", "Namespaced"))
 
 
 def _check_versions(spec: Mapping[str, Any]) -> Causes:
@@ -189,11 +181,8 @@ def _check_names(spec: Mapping[str, Any]) -> Causes:
 
 def _check_conversion(conversion: Mapping[str, Any]) -> Causes:
     strategy = conversion.get('strategy')
-    if not strategy:
-        yield wordings.required('spec.conversion.strategy')
-    elif strategy not in ('None', 'Webhook'):
-        yield wordings.unsupported('spec.conversion.strategy', strategy, ("None", "Webhook"))
-    elif strategy == 'Webhook':
+    yield from wordings.one_of('spec.conversion.strategy', strategy, ("None", "Webhook"))
+    if strategy == 'Webhook':
         webhook = conversion.get('webhook') or {}
         if not webhook.get('clientConfig'):
             yield wordings.required('spec.conversion.webhookClientConfig',

@@ -20,7 +20,9 @@ def validate(config: Obj) -> Iterator[Cause]:
         field = f'webhooks[{index}]'
         yield from _check_name(webhook.get('name') or '', f'{field}.name', names)
         yield from _check_versions(webhook, f'{field}.admissionReviewVersions')
-        yield from _check_effects(webhook.get('sideEffects'), f'{field}.sideEffects')
+        yield from wordings.one_of(
+            f'{field}.sideEffects', webhook.get('sideEffects'), SIDE_EFFECTS,
+            f"must specify one of {', '.join(SIDE_EFFECTS)}")
         for name in ('namespaceSelector', 'objectSelector'):
             yield from selecting.check_expressions(webhook.get(name), f'{field}.{name}')
         timeout = webhook.get('timeoutSeconds')
@@ -51,13 +53,6 @@ def _check_versions(webhook: Mapping[str, Any], field: str) -> Iterator[Cause]:
     elif not set(versions) & set(VERSIONS):
         yield wordings.invalid(
             field, versions, f"must include at least one of {', '.join(VERSIONS)}")
-
-
-def _check_effects(effects: str | None, field: str) -> Iterator[Cause]:
-    if effects is None:
-        yield wordings.required(field, f"must specify one of {', '.join(SIDE_EFFECTS)}")
-    elif effects not in SIDE_EFFECTS:
-        yield wordings.unsupported(field, effects, SIDE_EFFECTS)
 
 
 def _check_client(client: Mapping[str, Any], field: str) -> Iterator[Cause]:

@@ -4,7 +4,7 @@ Findings of validations, worded as the API does.
 import decimal
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from kopf._kits.sandbox.statuses import Cause
@@ -31,6 +31,14 @@ def unsupported(field: str, value: Any, supported: Iterable[Any]) -> Cause:
     values = ', '.join(map(shown, supported))
     return Cause('FieldValueNotSupported', field,
                  f"Unsupported value: {shown(value)}: supported values: {values}")
+
+
+def one_of(field: str, value: Any, supported: Collection[Any], why: str = '') -> Iterator[Cause]:
+    """What is wrong with a value that must be there, and be one of these."""
+    if not value:
+        yield required(field, why)
+    elif value not in supported:
+        yield unsupported(field, value, supported)
 
 
 def duplicate(field: str, value: Any) -> Cause:
