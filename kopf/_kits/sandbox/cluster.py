@@ -21,13 +21,6 @@ CRDS: Resource = ('apiextensions.k8s.io', 'customresourcedefinitions')
 #: Resources that are one and the same in the store.
 ALIASES: Mapping[Resource, Resource] = {('events.k8s.io', 'events'): ('', 'events')}
 
-Clock = Callable[[], datetime.datetime]
-
-
-def utcnow() -> datetime.datetime:
-    """The time, of the running event loop if it has one of its own."""
-    return clocks.Clock().now().wall
-
 
 class Origin:
     """
@@ -69,19 +62,20 @@ class Origin:
 
 
 class Cluster:
-    """
-    The state that all modules of the sandbox share. ``clock`` tells the time for timestamps.
-    """
+    """The state that all modules of the sandbox share."""
 
-    def __init__(self, *, history: int = 10_000, clock: Clock = utcnow) -> None:
+    def __init__(self, *, history: int = 10_000) -> None:
         self.store: Store = Store(history=history)
         self.kinds: Kinds = Kinds(builtin_kinds())
-        self.clock = clock
         self.origin: Origin = Origin()
         self.converters: dict[Resource, Callable[[Obj, str], Obj]] = {}
         """What converts objects to a version, instead of the webhooks of their definitions."""
         self.refusal_listeners: list[Callable[[Request, APIError], None]] = []
         """What hears of the requests that are refused."""
+
+    def clock(self) -> datetime.datetime:
+        """The time, of the running event loop if it has one of its own."""
+        return clocks.Clock().now().wall
 
     def now(self) -> str:
         """The time as objects have it, in whole seconds: ``2020-12-31T23:59:59Z``."""
