@@ -104,7 +104,9 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
             raise self._abandon() from exc
         error = self._future.exception() or self.exception
         if error is not None and self.reraise:
-            raise error from exc
+            if exc is not None:
+                raise error from exc
+            raise error
 
     @property
     def future(self) -> 'concurrent.futures.Future[click.testing.Result]':

@@ -101,9 +101,10 @@ def fn(**_):
 
 
 def test_the_error_of_the_operator_is_raised(script):
-    with pytest.raises(ActivityError, match="boo"):
+    with pytest.raises(ActivityError, match="boo") as info:
         with KopfRunner([*ARGS, script(FAILING)], timeout=200) as runner:
             runner.future.result(200)
+    assert isinstance(info.value.__cause__, kopf.PermanentError)
     assert runner.exit_code == 1
     assert "Error: The startup has failed: fn: boo" in runner.output
 

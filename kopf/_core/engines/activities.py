@@ -56,12 +56,12 @@ async def run_activity(
         if wait > 0:
             await asyncio.sleep(wait)
         for handler in due:
-            outcome = await execution.execute(
+            outcome = outcomes[handler.id] = await execution.execute(
                 handler, cause, context=context, state=states[handler.id])
             states[handler.id] = states[handler.id].after(outcome, now=clock.now())
-            outcomes[handler.id] = outcome
     failures = {id_: outcome for id_, outcome in outcomes.items() if outcome.exception is not None}
     if failures:
         reasons = '; '.join(f"{id_}: {outcome.message}" for id_, outcome in failures.items())
-        raise ActivityError(f"The {activity.value} has failed: {reasons}", outcomes)
+        first = next(iter(failures.values())).exception
+        raise ActivityError(f"The {activity.value} has failed: {reasons}", outcomes) from first
     return {id_: outcome.result for id_, outcome in outcomes.items() if outcome.result is not None}

@@ -120,6 +120,7 @@ async def test_failures_for_good_fail_the_activity_when_the_others_are_done(
     assert looptime == duration
     assert seen == ['called']
     assert set(info.value.outcomes) == {'fn', 'another_fn'}
+    assert info.value.__cause__ is info.value.outcomes['fn'].exception
 
 
 async def test_errors_can_be_ignored(run, registry):
