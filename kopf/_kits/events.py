@@ -17,7 +17,11 @@ from kopf._core.engines import posting
 
 logger = logging.getLogger(__name__)
 
-Objects = Mapping[str, Any] | Iterable[Mapping[str, Any]]
+Objects = Any
+"""
+An object, or any iterable of objects: dicts, objects of pykube-ng, models of the clients. None is
+skipped.
+"""
 
 
 def event(
@@ -41,8 +45,9 @@ def event(
     See "Read logs and post events" in the documentation.
 
     :param objs: an object, or an iterable of objects, each of which gets the same event. An object
-        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
-        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+        is the ``body`` of a handler, a dict with ``apiVersion`` (or ``api_version``), ``kind``,
+        and ``metadata`` with the ``name``, ``namespace``, and ``uid``, an object of pykube-ng, or
+        a model of the official client. None is skipped.
     :param type: the type: ``'Normal'`` or ``'Warning'``. Kubernetes defines no other types, but
         accepts them.
     :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
@@ -75,8 +80,9 @@ def info(
     See "Read logs and post events" in the documentation.
 
     :param objs: an object, or an iterable of objects, each of which gets the same event. An object
-        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
-        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+        is the ``body`` of a handler, a dict with ``apiVersion`` (or ``api_version``), ``kind``, and
+        ``metadata`` with the ``name``, ``namespace``, and ``uid``, an object of pykube-ng, or a
+        model of the official client. None is skipped.
     :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
     :param message: a text for people. Kopf cuts the middle out of messages longer than 1024 bytes.
         Default: empty.
@@ -107,8 +113,9 @@ def warn(
     See "Read logs and post events" in the documentation.
 
     :param objs: an object, or an iterable of objects, each of which gets the same event. An object
-        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
-        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+        is the ``body`` of a handler, a dict with ``apiVersion`` (or ``api_version``), ``kind``, and
+        ``metadata`` with the ``name``, ``namespace``, and ``uid``, an object of pykube-ng, or a
+        model of the official client. None is skipped.
     :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
     :param message: a text for people. Kopf cuts the middle out of messages longer than 1024 bytes.
         Default: empty.
@@ -144,8 +151,9 @@ def exception(
 
     :param exc: the exception. Default: the exception that is being handled, if any.
     :param objs: an object, or an iterable of objects, each of which gets the same event. An object
-        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
-        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+        is the ``body`` of a handler, a dict with ``apiVersion`` (or ``api_version``), ``kind``, and
+        ``metadata`` with the ``name``, ``namespace``, and ``uid``, an object of pykube-ng, or a
+        model of the official client. None is skipped.
     :param reason: one word in CamelCase. Default: the name of the exception's class, or ``'Error'``
         if there is no exception.
     :param message: a text for people. Kopf appends the text of the exception. Default: empty.
@@ -210,8 +218,14 @@ def _get_queue() -> reports.EventSink:
 
 
 def _iter_references(objs: Any) -> Iterator[bodies.ObjectReference]:
+    if objs is None:
+        return
     if isinstance(objs, Mapping):
         yield make_reference(objs)
+    elif bodies.is_of_pykube(objs):
+        yield make_reference({'apiVersion': objs.version, 'kind': objs.kind, **objs.obj})
+    elif bodies.is_model(objs):
+        yield make_reference(objs.to_dict())
     elif isinstance(objs, Iterable) and not isinstance(objs, str | bytes):
         for obj in objs:
             yield from _iter_references(obj)

@@ -15,6 +15,9 @@ Annotations = Mapping[str, str]
 Version = int | str | None
 """A ``resourceVersion``, see `parse_version`."""
 
+MODELS = ('kubernetes.client.models', 'kubernetes_asyncio.client.models')
+"""The modules of the objects of the official clients. Kopf does not import them."""
+
 RawEventType = Literal[None, 'ADDED', 'MODIFIED', 'DELETED', 'BOOKMARK']
 
 
@@ -467,3 +470,19 @@ def build_owner_reference(
     ref |= build_object_reference(body)  # type: ignore[arg-type]
     ref.pop('namespace', None)
     return cast(OwnerReference, ref)
+
+
+def is_of_pykube(obj: object) -> bool:
+    """Whether it is an object of pykube-ng, also of a class of the author's own."""
+    return _is_of(obj, 'pykube')
+
+
+def is_model(obj: object) -> bool:
+    """Whether it is a model of ``kubernetes`` or ``kubernetes_asyncio``."""
+    return _is_of(obj, *MODELS)
+
+
+def _is_of(obj: object, *packages: str) -> bool:
+    return any(
+        cls.__module__ == package or cls.__module__.startswith(f'{package}.')
+        for cls in type(obj).__mro__ for package in packages)

@@ -7,9 +7,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from kopf._cogs.structs import dicts
-
-MODELS = ('kubernetes.client.models', 'kubernetes_asyncio.client.models')
+from kopf._cogs.structs import bodies, dicts
 
 
 def flatten(objs: Any) -> 'Iterator[Manifest]':
@@ -25,9 +23,9 @@ def flatten(objs: Any) -> 'Iterator[Manifest]':
         return
     if isinstance(objs, MutableMapping):
         yield Manifest(objs)
-    elif _is_of(objs, 'pykube'):
+    elif bodies.is_of_pykube(objs):
         yield Manifest(objs.obj)
-    elif _is_of(objs, *MODELS):
+    elif bodies.is_model(objs):
         yield ModelManifest(objs)
     elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes, Mapping)):
         for obj in objs:
@@ -35,12 +33,6 @@ def flatten(objs: Any) -> 'Iterator[Manifest]':
     else:
         raise TypeError(
             f"Neither an object that can be changed, nor an iterable of objects: {type(objs)}.")
-
-
-def _is_of(obj: object, *packages: str) -> bool:
-    return any(
-        cls.__module__ == package or cls.__module__.startswith(f'{package}.')
-        for cls in type(obj).__mro__ for package in packages)
 
 
 class Manifest:

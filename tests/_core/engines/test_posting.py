@@ -150,7 +150,29 @@ def test_several_objects_have_an_event_each(queue):
     assert len(queue) == 2
 
 
-@pytest.mark.parametrize('wrong', [None, 'text', 123, [None]])
+def test_objects_of_client_libraries_are_taken(queue):
+    pykube = pytest.importorskip('pykube')
+    client = pytest.importorskip('kubernetes.client')
+    asyncio_client = pytest.importorskip('kubernetes_asyncio.client')
+    meta = {'name': 'name1', 'namespace': 'ns1', 'uid': 'uid1'}
+    kopf.info([
+        pykube.Pod(None, {'metadata': meta}),
+        pykube.Pod(None, {'apiVersion': 'v1', 'kind': 'Pod', 'metadata': meta}),
+        client.V1Pod(api_version='v1', kind='Pod', metadata=client.V1ObjectMeta(**meta)),
+        asyncio_client.V1Pod(
+            api_version='v1', kind='Pod', metadata=asyncio_client.V1ObjectMeta(**meta)),
+    ], reason='SomeReason')
+    ref = {'apiVersion': 'v1', 'kind': 'Pod', **meta}
+    assert [event.ref for event in drain(queue)] == [ref, ref, ref, ref]
+
+
+@pytest.mark.parametrize('nothing', [None, [None], []])
+def test_nothing_is_posted_about_nothing(queue, nothing):
+    kopf.info(nothing, reason='SomeReason')
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize('wrong', ['text', 123, ['text']])
 def test_what_is_no_object_is_refused(queue, wrong):
     with pytest.raises(TypeError, match='Expected an object'):
         kopf.info(wrong, reason='SomeReason')
