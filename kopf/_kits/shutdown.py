@@ -65,6 +65,8 @@ class Shutdown:
         self._handled: dict[signal.Signals, Any] = {}
         """The handled signals, and their previous handlers."""
         self._signalled_at: float | None = None
+        self._is_told = False
+        """Whether the log says that a signal is received."""
         self._over = threading.Event()
 
     @contextlib.contextmanager
@@ -127,6 +129,7 @@ class Shutdown:
             number = self.signalled.result()
             hint = " Another Ctrl+C leaves at once, without waiting for the handlers." if (
                 number == signal.SIGINT and self._owns_process and self.underway) else ""
+            self._is_told = True
             logger.info(f"Signal {number.name} is received. Operator is stopping.{hint}")
         elif raised is not None:
             result = None if raised.cancelled() else raised.result()  # or the error of a future
@@ -135,8 +138,9 @@ class Shutdown:
 
     def _receive(self, number: signal.Signals) -> None:
         if self.signalled.done():
-            if number != self.signalled.result() and not self._is_repeated():
-                return  # the same Ctrl+C, forwarded as SIGTERM
+            is_another = number == self.signalled.result() and self._is_told
+            if not is_another and not self._is_repeated():
+                return  # the same Ctrl+C, forwarded as SIGTERM; or sent twice, as timeout(1) does
             logger.info(f"Signal {number.name} is received again. Operator is stopping already. "
                         f"{waiting.describe(self.underway, self._loop, everything=False)}")
             return

@@ -342,6 +342,22 @@ async def test_it_is_told_that_a_second_interruption_leaves_the_handlers(
     assert ("Another Ctrl+C leaves at once" in message) is is_told
 
 
+async def test_a_signal_that_is_sent_twice_at_once_is_told_once(settings, caplog, monkeypatch):
+    caplog.set_level('INFO')
+    monkeypatch.setattr(shutdown, 'IMPATIENCE', 600)
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
+    with exiting.held():
+        exiting.handle_signals()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        await exiting.wait(None)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+    first, second = caplog.messages
+    assert first == "Signal SIGTERM is received. Operator is stopping."
+    assert second.startswith("Signal SIGTERM is received again. Operator is stopping already.")
+
+
 async def test_a_second_signal_names_no_tasks_of_the_framework(settings, caplog, monkeypatch):
     caplog.set_level('INFO')
     exiting = shutdown.Shutdown(inflight.Calls(), settings)
