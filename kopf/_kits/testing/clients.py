@@ -224,8 +224,8 @@ class Client:
         :param kind: the resource; or an object, instead of a kind and a name.
         :param name: the name.
         :param condition: a function, sync or async, that gets the object, and returns something
-            true, or `None` after its assertions. Missing keys, items, and attributes mean: not yet.
-            Default: the object exists.
+            true, or `None` after its assertions, other than a lambda. Missing keys, items, and
+            attributes mean: not yet. Default: the object exists.
         :param namespace: the namespace. Default: that of the client.
         :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
         :returns: the object.
@@ -240,7 +240,7 @@ class Client:
             seen[:] = [obj]
             value = condition(obj)
             value = await value if inspect.isawaitable(value) else value
-            return obj if value is None or value else False
+            return obj if waiting.is_met(condition, value) else False
 
         def explain(error: Any) -> str:
             shown = '\n' + _show(seen[0]) if seen else _explain_absence(error)
@@ -553,8 +553,8 @@ class SyncClient:
         :param kind: the resource; or an object, instead of a kind and a name.
         :param name: the name.
         :param condition: a function, sync or async, that gets the object, and returns something
-            true, or `None` after its assertions. Missing keys, items, and attributes mean: not yet.
-            Default: the object exists.
+            true, or `None` after its assertions, other than a lambda. Missing keys, items, and
+            attributes mean: not yet. Default: the object exists.
         :param namespace: the namespace. Default: that of the client.
         :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
         :returns: the object.

@@ -31,8 +31,9 @@ async def wait_for(
     Wait until a condition is satisfied, and return its value.
 
     The condition is satisfied when the function returns something true, or `None` (a function of
-    assertions). It is not satisfied yet while the function fails an assertion, or does not find a
-    key, an index, an attribute, or an object in the API. Other errors are raised at once.
+    assertions; a lambda has none). It is not satisfied yet while the function fails an assertion,
+    or does not find a key, an index, an attribute, or an object in the API. Other errors are raised
+    at once.
 
     ::
 
@@ -63,7 +64,7 @@ async def wait_for(
                 except NOT_YET as e:
                     seen = e
                 else:
-                    if value is None or value:
+                    if is_met(condition, value):
                         return value
                     seen = value
     except TimeoutError:
@@ -71,6 +72,12 @@ async def wait_for(
             raise  # this timeout is an error of the condition
     raise AssertionError(
         explain(seen) if explain is not None else _explain(condition, seen, timeout=timeout))
+
+
+def is_met(condition: Callable[..., Any], value: Any) -> bool:
+    """Whether this result satisfies a condition. `None` of a lambda is e.g. of a missing key."""
+    return bool(value) or (
+        value is None and getattr(condition, '__name__', '') != '<lambda>')
 
 
 def wait_for_sync(condition: Callable[[], Any], *, timeout: float = TIMEOUT) -> Any:

@@ -37,6 +37,10 @@ def get_record(obj):
     return json.loads(obj['metadata'].get('annotations', {}).get(RECORD, 'null'))
 
 
+def is_recorded(obj):
+    return get_record(obj) is not None
+
+
 def get_conditions(obj):
     return {condition['type']: condition for condition in obj['status']['conditions']}
 
@@ -320,7 +324,7 @@ async def test_a_thing_of_others_is_not_deleted_with_an_object_that_names_it():
             cloud.things[key] = Thing(key, None, {'plan': 'small', 'owner': owner}, 0.0)
             await api.client.create('things', 'a', spec={'plan': 'large'}, metadata={
                 'annotations': {f'{RECORD}.adopt': key}})
-            await api.client.wait('things', 'a', get_record)
+            await api.client.wait('things', 'a', is_recorded)
             await api.client.delete('things', 'a')
             await api.client.wait_gone('things', 'a', timeout=1000)
     assert [thing.key for thing in cloud.living] == ['k1']
@@ -460,7 +464,7 @@ async def test_a_key_is_not_lost_if_the_record_is_removed_meanwhile():
     declare(cloud, registry=registry, finds=False)
     async with running(registry) as api:
         await api.client.create('things', 'a', spec={'plan': 'small'})
-        await api.client.wait('things', 'a', get_record)
+        await api.client.wait('things', 'a', is_recorded)
         await api.client.patch('things', 'a', {'metadata': {'annotations': None}})
         await asyncio.sleep(20)
         obj = await known(api)

@@ -30,6 +30,13 @@ async def test_what_is_absent_is_waited_for():
 
 
 @virtual_time
+async def test_none_of_a_lambda_is_waited_for():
+    found = {}
+    asyncio.get_running_loop().call_later(5, found.update, {'a': 1})
+    assert await wait_for(lambda: found.get('a')) == 1
+
+
+@virtual_time
 async def test_virtual_time_is_exact():
     loop, seen = asyncio.get_running_loop(), []
     loop.call_later(3599.5, seen.append, 1)
