@@ -19,6 +19,7 @@ from unittest import mock
 import kopf
 from kopf._cogs.clients import errors
 from kopf._core.intents import registries
+from kopf._core.path import turns
 from kopf._kits.external import driving, gates, machine, records
 from kopf._kits.testing import virtual
 from tests._core.reactor import worlds
@@ -29,7 +30,10 @@ LAG = 30.0
 LATE = 20.0
 """How late (seconds) a call can be executed whose caller is dead."""
 
-MAX_PASSES = 3000
+MAX_PASSES, MAX_TURNS = 3000, 30_000
+"""
+How many times externals are driven, and objects are processed, at most: more is a hot loop.
+"""
 
 CALM = 5.0
 """For how long (seconds) operators are not killed after a replacement: they remember the record."""
@@ -82,12 +86,13 @@ class Life:
     """One run, by its seed."""
 
     def __init__(self, seed, *, system=None, is_replaced=False, is_bereft=False, is_answered=False,
-                 is_paired=False):
+                 is_paired=False, is_filtered=False):
         self.rng = random.Random(seed)
         self.ids = ['account', 'database'] if is_paired else ['account']
         self.answering = random.Random(seed) if is_answered else None
         self.replacing = random.Random(seed) if is_replaced else None
         self.bereaving = random.Random(seed) if is_bereft else None
+        self.filtering = random.Random(seed) if is_filtered else None
         self.system = system or SYSTEMS[seed % len(SYSTEMS)]
         self.replaces = self.rng.random() < 0.3
         self.is_sync = self.rng.random() < 0.1
@@ -97,7 +102,7 @@ class Life:
         self.operators = []
         self.countdown = None
         self.fate = None
-        self.passes = 0
+        self.passes = self.turns = 0
         self.starts = []
         """When the operators have begun, each with a whole limit."""
         self.most = 0
@@ -204,6 +209,7 @@ class Life:
         external = kopf.external(
             'kopfexamples', id=id, registry=registry, conditions=True, after=before,
             limit=self.limit, consistency=LAG if self.system == 'eventual' else 5.0,
+            labels={'off': kopf.ABSENT} if self.filtering is not None else {},
             replace=self.replaces, immutable=['plan'] if self.replaces else [])
 
         def enter():
@@ -269,6 +275,8 @@ class Life:
         for _ in range(rng.randrange(2, 9)):
             await asyncio.sleep(rng.choice([0.0, 0.02, 0.05, 0.3, 2, 20, 100, 400]))
             self.disturb(rng.choice(names))
+            if self.filtering is not None and self.filtering.random() < 0.5:
+                self.filter(self.filtering.choice(names))
             if self.replacing is not None and self.replacing.random() < 0.5:
                 await self.replace(self.replacing.choice(names))
             if self.answering is not None and self.answering.random() < 0.5:
@@ -278,6 +286,10 @@ class Life:
         self.cloud.faults.clear()
         self.api.faults.clear()
         self.cloud.is_down = False
+        if self.filtering is not None:
+            for name in names:
+                if name in self.api.objects and self.filtering.random() < 0.7:
+                    self.api.edit({'metadata': {'labels': {'off': None}}}, name)
         await asyncio.sleep(END)
         if self.answering is not None:
             for name in names:
@@ -333,6 +345,24 @@ class Life:
                 paused = self.api.objects.get(name, {}).get('metadata', {}).get('annotations', {})
                 self.api.edit({'metadata': {'annotations': {
                     'kopf.dev/paused': None if 'kopf.dev/paused' in paused else 'x'}}}, name)
+
+    def filter(self, name):
+        """Let the object match no external, or match again; or let others write all the time."""
+        if name not in self.api.objects:
+            return
+        if self.filtering.random() < 0.3:
+            self.spawn(self.bother(name))
+            return
+        labels = self.api.objects[name]['metadata'].get('labels') or {}
+        self.note(f"{name} {'matches again' if 'off' in labels else 'matches no more'}")
+        self.api.edit({'metadata': {'labels': {'off': None if 'off' in labels else 'x'}}}, name)
+
+    async def bother(self, name):
+        self.note(f"others write to {name} all the time")
+        for number in range(100):
+            if name in self.api.objects:
+                self.api.edit({'metadata': {'labels': {'number': str(number)}}}, name)
+            await asyncio.sleep(self.filtering.choice([0.01, 0.03, 0.1]))
 
     async def replace(self, name):
         """As ``kubectl replace`` with a manifest that knows nothing of operators."""
@@ -427,6 +457,10 @@ class Life:
         record = records.Record() if text is None else records.decode(text)
         if 'kopf.dev/paused' in annotations:
             return False
+        if 'off' in (meta.get('labels') or {}) and 'deletionTimestamp' not in meta:
+            if len(things) > 1 + len(record.previous):
+                raise Violation(f"{len(things)} things for {name}, which matches no more")
+            return False
         if text is None and 'deletionTimestamp' in meta and not things and len(self.ids) > 1:
             return True  # it is gone, or it never was; others are not gone yet
         if self.answered[name] and record.phase is records.Phase.UNKNOWN:
@@ -463,7 +497,7 @@ def run(seed, **options):
     rng = random.Random(-seed - 1)
     state = random.getstate()
     random.seed(seed)
-    go = driving.Journey.go
+    go, start = driving.Journey.go, turns.Processor.start
 
     async def count(journey):
         life.passes += 1
@@ -473,8 +507,15 @@ def run(seed, **options):
             life.main.cancel()
         return await go(journey)
 
+    def turn(processor, item):
+        life.turns += 1
+        if life.turns == MAX_TURNS:
+            life.main.cancel()
+        return start(processor, item)
+
     try:
         with mock.patch.object(driving.Journey, 'go', count), mock.patch.object(
+                turns.Processor, 'start', turn), mock.patch.object(
                 uuid, 'uuid4', lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
             virtual.run(life.live())
         life.violation = None
@@ -495,6 +536,7 @@ def main():
     parser.add_argument('--bereave', action='store_true')
     parser.add_argument('--answer', action='store_true')
     parser.add_argument('--pair', action='store_true')
+    parser.add_argument('--filter', action='store_true')
     parser.add_argument('--verbose', action='store_true')
     args = parser.parse_args()
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.CRITICAL,
@@ -504,7 +546,7 @@ def main():
     began, failed = time.process_time(), 0
     for seed in range(args.seed, args.seed + args.seeds):
         life = run(seed, is_replaced=args.replace, is_bereft=args.bereave, is_answered=args.answer,
-                   is_paired=args.pair)
+                   is_paired=args.pair, is_filtered=args.filter)
         if life.violation is not None:
             failed += 1
             print(f"{seed} ({life.system}): {life.violation}")

@@ -840,6 +840,31 @@ async def test_a_deletion_is_not_given_up_though_things_are_not_observed_by_them
 
 
 @virtual_time
+async def test_paused_objects_that_do_not_match_any_more_are_not_even_observed():
+    cloud, registry = Cloud(), make_registry()
+    main, looks = asyncio.current_task(), []
+
+    def is_on(labels, **_):
+        looks.append(labels)
+        if len(looks) > 1000:
+            main.cancel()  # it is a hot loop
+        return 'off' not in labels
+
+    declare(cloud, registry=registry, interval=60, when=is_on)
+    async with running(registry) as api:
+        await api.client.create('things', 'a', spec={'plan': 'small'})
+        await known(api)
+        await asyncio.sleep(100)
+        await api.client.patch('things', 'a', {
+            'metadata': {'annotations': {'kopf.dev/paused': 'x'}, 'labels': {'off': 'yes'}}})
+        await asyncio.sleep(1)
+        cloud.calls.clear()
+        await asyncio.sleep(600)
+    assert not cloud.calls
+    assert len(looks) < 50
+
+
+@virtual_time
 async def test_paused_objects_are_only_observed():
     cloud, registry = Cloud(), make_registry()
     declare(cloud, registry=registry, interval=60)

@@ -40,6 +40,12 @@ def test_promises_hold_for_two_externals_of_which_one_waits_for_the_other(seed):
     assert life.violation is None, life.violation
 
 
+@pytest.mark.parametrize('seed', [*range(8), 65])
+def test_promises_hold_for_objects_that_do_not_match_for_a_while(seed):
+    life = lives.run(seed, is_filtered=True)
+    assert life.violation is None, life.violation
+
+
 @pytest.mark.parametrize('seed', [5498, 5839, 6310, 6388])
 def test_two_operators_do_not_overwrite_their_conditions_without_an_end(seed):
     life = lives.run(seed, is_paired=True, is_replaced=True, is_answered=True)

@@ -156,8 +156,8 @@ class Reconcilers(Member):
         held = [handler for handler in self.host.handlers.reconciling
                 if execution.is_matching(handler, cause, context=self._hub.context)]
         newest: bodies.RawBody | None = raw
-        for handler in self._externals:  # they are observed
-            if handler in held and newest is not None:
+        for handler in self._externals:  # they are observed, or forgotten if they do not match
+            if newest is not None:
                 newest = await self._drive(handler, newest, Limits(
                     lambda: True, is_stopped), is_last=False)
         if newest is not None and pause != self._told_pause and any(
