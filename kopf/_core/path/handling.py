@@ -742,9 +742,11 @@ class Handling:
 
     async def _save_in_between(self) -> None:
         """Write between two sub-handlers; the next ones see the state that the server returns."""
+        has_moved = self._has_moved()  # nested sub-handlers can have met that: they have saved
         with _retrying_outside():
             newest = await self.saver.save()
-        if newest is None or self._judge(newest, self.saver.expected) is not claims.Verdict.SAME:
+        if has_moved or newest is None or (
+                self._judge(newest, self.saver.expected) is not claims.Verdict.SAME):
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(
             newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields,

@@ -324,7 +324,8 @@ def test_what_is_written_though_the_response_is_an_error_is_not_done_again(
     assert calls == [0, 1, 2, 3]
 
 
-def test_the_finalizer_is_added_before_the_next_subhandler_needs_it(registry):
+@pytest.mark.parametrize('is_nested', [False, True])
+def test_the_finalizer_is_added_before_the_next_subhandler_needs_it(registry, is_nested):
     """The watch is late; only the response to the write between them shows the new label."""
     finalizers = []
 
@@ -334,7 +335,10 @@ def test_the_finalizer_is_added_before_the_next_subhandler_needs_it(registry):
 
     @kopf.on.create('kopfexamples', registry=registry)
     async def create(**_):
-        await kopf.execute(fns={'a': create_a, 'b': create_b})
+        await kopf.execute(fns={'a': create_more if is_nested else create_a, 'b': create_b})
+
+    async def create_more(**_):
+        await kopf.execute(fns={'a': create_a})
 
     async def create_a(patch, **_):
         await asyncio.sleep(1)
@@ -347,6 +351,7 @@ def test_the_finalizer_is_added_before_the_next_subhandler_needs_it(registry):
         api = Api()
         api.create(spec={})
         operator = Operator(api, registry, watch_delay=2)
+        operator.settings.persistence.flush_delay = 0.0
         operator.start()
         await asyncio.sleep(0.5)
         api.edit({'metadata': {'labels': {'on': 'yes'}}})

@@ -130,8 +130,7 @@ class Reconcilers(Member):
         self.host.wake_up()
 
     def _dismiss(self, handler: handlers.ReconcilingHandler) -> None:
-        if handler.id in self._summoned:
-            self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
+        self._summoned = tuple(id_ for id_ in self._summoned if id_ != handler.id)
 
     def note_answer(self) -> None:
         """Run when the object is processed: others have answered an own write with theirs."""
@@ -338,8 +337,7 @@ class Reconcilers(Member):
         if handler.id not in self._notes:
             self._notes[handler.id] = driver.join(
                 self.host.uid, functools.partial(self._summon, handler.id))
-        if self._verdicts is None:
-            self._verdicts = {}
+        self._verdicts = {} if self._verdicts is None else self._verdicts
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
             state=state, exchange=self._exchange, limits=limits,
