@@ -321,7 +321,8 @@ class Life:
                 self.cloud.edit(rng.choice(living).key, {'plan': 'drifted'})
             case 'vanish' if living:
                 rng.choice(living).deleted = self.cloud.now
-            case 'delete':
+            case 'delete' if not self.bereft[name] or self.api.objects.get(
+                    name, {}).get('metadata', {}).get('finalizers'):  # else, it would be forced
                 self.api.delete(name)
             case 'make' if name not in self.api.objects:
                 self.make(name)
