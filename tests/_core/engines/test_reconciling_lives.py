@@ -78,8 +78,11 @@ class Life(runs.Run):
         self.is_quiet = False
         self.has_lagged = False
         super().__init__(runs.Setup(
-            sources=(), options={'registry': declare(self.make)}, load=[CRD], ignore=(), rest=60,
+            sources=(), options={'registry': self.make_registry()}, load=[CRD], ignore=(), rest=60,
             limit=20_000, real_limit=60))
+
+    def make_registry(self):
+        return declare(self.make)
 
     def make(self):
         self.made.append(encode(f'word-{len(self.made) + 1}'))
