@@ -39,6 +39,8 @@ def main() -> int:
     parser.add_argument('--stale', action='store_true',
                         help="older states are served after restarts in all plans")
     parser.add_argument('--pauses', action='store_true', help="users pause objects in all plans")
+    parser.add_argument('--mixes', action='store_true',
+                        help="handlers have options that are rarely used together in all plans")
     parser.add_argument('--faults', action='store_true', help="find the planted faults anew")
     parser.add_argument('--hours', type=int, metavar='N',
                         help="run one operator for so many hours of virtual time")
@@ -47,14 +49,15 @@ def main() -> int:
     if args.hours is not None:
         return run_night(args.seed or 0, args.hours)
     if args.seed is not None:
-        plan = plans.make(args.seed, is_stale=args.stale, is_paused=args.pauses)
+        plan = plans.make(
+            args.seed, is_stale=args.stale, is_paused=args.pauses, is_mixed=args.mixes)
         return run_one(apply_changes(plan, json.loads(args.changes)),
                        is_shrinking=args.shrink, verbose=args.verbose)
     if args.faults:
         return find_faults(args.seeds or 300, args.processes)
     return run_many(
         range(args.first, args.first + (args.seeds or 100)), args.processes, args.failures,
-        is_stale=args.stale, is_paused=args.pauses)
+        is_stale=args.stale, is_paused=args.pauses, is_mixed=args.mixes)
 
 
 def run_night(seed: int, hours: int) -> int:
@@ -192,13 +195,15 @@ def _find_fault(job: tuple[int, int]) -> tuple[int, int | None, str]:
 def make_command(plan: Plan) -> str:
     changes = get_changes(plan)
     options = (" --stale" if plan.is_stale else '') + (" --pauses" if plan.is_paused else '')
+    options += " --mixes" if plan.is_mixed else ''
     options += f" --changes {shlex.quote(json.dumps(changes))}" if changes else ''
     return f"python -m tests.simulation --seed {plan.seed}{options}"
 
 
 def get_changes(plan: Plan) -> dict[str, Any]:
     """How the plan differs from the one that its seed makes."""
-    origin = plans.make(plan.seed, is_stale=plan.is_stale, is_paused=plan.is_paused)
+    origin = plans.make(plan.seed, is_stale=plan.is_stale, is_paused=plan.is_paused,
+                        is_mixed=plan.is_mixed)
     changes: dict[str, Any] = {}
     if plan.steps != origin.steps:
         changes['steps'] = [i for i, step in enumerate(origin.steps) if step in plan.steps]

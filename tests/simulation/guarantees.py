@@ -44,6 +44,8 @@ from tests.simulation import threads
 from tests.simulation.plans import Plan
 from tests.simulation.specimens import (
     CHANGING,
+    DELAY,
+    IDLE,
     REVIEW_TIMES,
     Call,
     get_limits,
@@ -89,7 +91,9 @@ def get_essence(raw: Any) -> Any:
 
 def get_handled(raw: Any) -> Any:
     """The last-handled state of an object, as its essence; None if there is none."""
-    text = (raw['metadata'].get('annotations') or {}).get(LAST_HANDLED)
+    own = (raw.get('status') or {}).get('kopf') or {}
+    text = (raw['metadata'].get('annotations') or {}).get(
+        LAST_HANDLED, own.get('last-handled-configuration'))
     if text is None:
         return None
     stored = json.loads(text)
@@ -98,10 +102,12 @@ def get_handled(raw: Any) -> Any:
 
 
 def get_progress(raw: Any) -> dict[str, Any]:
-    """The annotations with the progress of handlers."""
-    return {key.removeprefix(PREFIX): json.loads(value)
-            for key, value in (raw['metadata'].get('annotations') or {}).items()
-            if key.startswith(PREFIX) and key != LAST_HANDLED}
+    """The progress of handlers, in the annotations or in the status."""
+    own = ((raw.get('status') or {}).get('kopf') or {}).get('progress') or {}
+    return {key.replace('/', '.'): value for key, value in own.items()} | {
+        key.removeprefix(PREFIX): json.loads(value)
+        for key, value in (raw['metadata'].get('annotations') or {}).items()
+        if key.startswith(PREFIX) and key != LAST_HANDLED}
 
 
 def read_time(text: str) -> float:
@@ -159,6 +165,9 @@ class Guarantees:
         self.written: collections.defaultdict[str, list[tuple[int, Any]]] = (
             collections.defaultdict(list))
         """The versions of each object that operators have written, and by which process."""
+        self.committed: collections.defaultdict[str, dict[int, float]] = (
+            collections.defaultdict(dict))
+        """When each version of an object was stored; 0 is for its creation."""
         self.stripped: dict[str, float] = {}
         """When others have removed the finalizer: a thread can have been on its way."""
         self.shown: dict[Any, dict[str, tuple[str | None, str]]] = collections.defaultdict(dict)
@@ -269,7 +278,8 @@ class Guarantees:
                 call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')) and (
                 now > self.stripped.get(call.uid, -math.inf) + max(threads.DELAYS) + (
                     # A daemon goes on until the write under way has ended, and all is looked at.
-                    self.writing if call.kind == 'daemon' and call.retry else 0.0)) and not (
+                    self.writing if call.kind == 'daemon' and (
+                        call.retry or 'delayed daemon' in self.features) else 0.0)) and not (
                 # It has begun for an older state, and the newest one is not looked at yet.
                 call.kind == 'daemon' and call.retry and call.uid in self.missed.get(
                     call.process, ())):
@@ -357,6 +367,14 @@ class Guarantees:
         last = self.companions.get(key)
         self.companions[key] = call
         self._check_limits(call, last)
+        if call.id == 'timer' and 'idle timer' in self.features and (
+                'sync timer' not in self.features) and (  # a thread sees what has changed meanwhile
+                now < self.committed[call.uid].get(call.version, 0.0) + IDLE - TOLERANCE):
+            raise Violation('idle', f"{call} begins, the object has just changed")
+        is_first = last is None or not call.continues(last)
+        if is_first and f'delayed {call.id}' in self.features and (
+                now < self.committed[call.uid].get(0, 0.0) + DELAY - TOLERANCE):
+            raise Violation('delays', f"{call} begins, its object is too new")
         expected = 0
         if last is not None and not call.continues(last):
             if not last.stopped:  # e.g. it has ended by itself
@@ -474,6 +492,8 @@ class Guarantees:
         meta = new['metadata']
         uid = meta['uid']
         self.names[uid] = meta['name']
+        self.committed[uid].setdefault(0, now)
+        self.committed[uid][int(meta['resourceVersion'])] = now
         if type == 'DELETED':
             self.objects.pop(uid, None)
         else:
@@ -595,6 +615,11 @@ class Guarantees:
     def is_on(self, raw: Any) -> bool:
         return (raw['metadata'].get('labels') or {}).get('on') == 'yes'
 
+    def is_needed(self, id: str, raw: Any) -> bool:
+        """Whether a handler is called for an object in this state, if its feature is there."""
+        return {'main': 'filtered main' not in self.features or self.is_on(raw),
+                'parent/mid/deep': 'nested' in self.features}.get(id, True)
+
     def needs_finalizer(self, raw: Any, process: Any) -> bool:
         """Whether the object needs the finalizer for the handlers that this process calls."""
         uid = raw['metadata']['uid']
@@ -605,7 +630,7 @@ class Guarantees:
     def forget_gone(self) -> None:
         """Forget the objects that do not exist any more, so that a long run takes no memory."""
         for known in (self.calls, self.running, self.names, self.edited, self.states, self.written,
-                      self.stripped, *self.shown.values()):
+                      self.stripped, self.committed, *self.shown.values()):
             for uid in known.keys() - self.objects.keys():
                 del known[uid]
         for key in [key for key in self.companions if key[1] not in self.objects]:
@@ -645,12 +670,13 @@ class Guarantees:
             raise Violation('finalizers', f"{name} {'has' if has else 'lacks'} the finalizer")
         if get_progress(raw):
             raise Violation('nothing is left', f"{name} has the progress of {get_progress(raw)}")
-        if self.features & {'main', 'patching', 'parent'}:
+        if self.features & {'patching', 'parent'} or (
+                'main' in self.features and self.is_needed('main', raw)):
             handled, essence = get_handled(raw), get_essence(raw)
             if handled != essence:
                 raise Violation('all is handled', f"{name} is {essence}, handled is {handled}")
         for id in CHANGING:
-            if id.split('/')[0] not in self.features:
+            if id.split('/')[0] not in self.features or not self.is_needed(id, raw):
                 continue
             done = [call for call in self._find_done(uid, id)
                     if self.exclusive or call.persisted or not self.is_stale(call)]
@@ -662,7 +688,10 @@ class Guarantees:
             status = (raw.get('status') or {}).get('timer') or {}
             if status.get('n') != raw['spec']['n']:
                 raise Violation('timers', f"the timer of {name} has seen {status} last")
-        if 'main' in self.features:
+        if 'patching event' in self.features and (
+                (raw.get('status') or {}).get('event') != raw['spec']['n']):
+            raise Violation('events', f"the patch of the event handler for {name} is lost")
+        if 'main' in self.features and self.is_needed('main', raw):
             done = [call for call in self._find_done(uid, 'main')
                     if call.persisted or not self.is_stale(call)]
             result = (raw.get('status') or {}).get('main')

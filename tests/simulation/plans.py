@@ -25,6 +25,12 @@ LIMITED = {
     'parent/two': 'parent', 'deletion': 'deletion', 'resuming': 'resuming'}
 """The ids of the handlers that can have limits, and their features."""
 
+MIXES = {
+    'status records': '', 'status states': '', 'idle timer': 'timer', 'lone timer': 'timer',
+    'sharp timer': 'timer', 'delayed timer': 'timer', 'delayed daemon': 'daemon',
+    'nested': 'parent', 'patching event': 'event', 'filtered main': 'main'}
+"""The options of handlers that only mixed plans have, and the features that they need."""
+
 THREADS = 0.3
 """In how many of the plans some handlers are sync ones."""
 
@@ -103,6 +109,8 @@ class Plan:
     """Whether the API server is behind after some restarts of the operator."""
     is_paused: bool = False
     """Whether users pause objects."""
+    is_mixed: bool = False
+    """Whether the operator has options that are rarely used together."""
 
     @property
     def is_calm(self) -> bool:
@@ -116,7 +124,9 @@ class Plan:
             self, steps=tuple(self.steps[i] for i in sorted(numbers)))
 
 
-def make(seed: int, *, is_stale: bool = False, is_paused: bool = False) -> Plan:
+def make(
+        seed: int, *, is_stale: bool = False, is_paused: bool = False, is_mixed: bool = False,
+) -> Plan:
     rng = random.Random(seed)
     features = frozenset(name for name in FEATURES if rng.random() < 0.6) or frozenset({'main'})
     replicas = 2 if rng.random() < 0.15 else 1
@@ -174,6 +184,7 @@ def make(seed: int, *, is_stale: bool = False, is_paused: bool = False) -> Plan:
     past = random.Random(f'stale {seed}')
     is_chosen = past.random() < STALENESS
     plan = _age(past, plan) if is_stale or is_chosen else plan
+    plan = _mix(random.Random(f'mixes {seed}'), plan) if is_mixed else plan
     return _pause(random.Random(f'pauses {seed}'), plan) if is_paused else plan
 
 
@@ -505,6 +516,15 @@ def _pause(rng: random.Random, plan: Plan) -> Plan:
             Step(at, 'pause', {'name': name, 'seconds': rng.choice((None, 30)), 'allows': False}),
             Step(at + 5, 'edit', {'name': name, 'n': next(numbers), 'k': rng.randrange(3)})]
     return dataclasses.replace(plan, steps=_sort(steps), is_paused=True)
+
+
+def _mix(rng: random.Random, plan: Plan) -> Plan:
+    """Let handlers have other options, and let the records be in the status."""
+    chosen = {name for name in MIXES if rng.random() < 0.5}
+    if 'status records' in chosen and plan.separate:  # else, two requests close a cycle
+        chosen.add('status states')
+    needed = {MIXES[name] for name in chosen} - {''}
+    return dataclasses.replace(plan, features=plan.features | chosen | needed, is_mixed=True)
 
 
 def _make_stale(rng: random.Random, at: float, who: int) -> Step:

@@ -22,7 +22,7 @@ OTHERS = 'kopfothers'
 """The kind that is only indexed."""
 
 ON = {'on': 'yes'}
-CHANGING = ('main', 'patching', 'parent/one', 'parent/two')
+CHANGING = ('main', 'patching', 'parent/one', 'parent/two', 'parent/mid/deep')
 """The handlers of all changes of the essence."""
 
 MANAGED = 'simulation.kopf.dev'
@@ -190,12 +190,15 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
     if 'event' in features:
         @kopf.on.event(KIND, id='event', **common)
         @recorded('event', 'event')
-        async def event(**_: Any) -> None:
-            pass
+        async def event(spec: Any, patch: Any, **_: Any) -> None:
+            if 'patching event' in features:
+                patch.status['event'] = spec['n']
 
     if 'main' in features:
-        @kopf.on.create(KIND, id='main', **limited('main'))
-        @kopf.on.update(KIND, id='main', **limited('main'))
+        only = {'labels': ON} if 'filtered main' in features else {}
+
+        @kopf.on.create(KIND, id='main', **only, **limited('main'))
+        @kopf.on.update(KIND, id='main', **only, **limited('main'))
         @recorded('main', 'change')
         async def main(call: Call, spec: Any, **_: Any) -> Any:
             await behave(call, spec['n'])
@@ -231,6 +234,15 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             async def two(call: Call, spec: Any, **_: Any) -> None:
                 await behave(call, spec['n'])
 
+            if 'nested' in features:
+                @kopf.subhandler(id='mid')
+                @recorded('parent/mid', 'parent')
+                async def mid(**_: Any) -> None:
+                    @kopf.subhandler(id='deep')
+                    @recorded('parent/mid/deep', 'change')
+                    async def deep(call: Call, spec: Any, **_: Any) -> None:
+                        await behave(call, spec['n'])
+
     if 'deletion' in features:
         @kopf.on.delete(KIND, id='deletion', labels=ON, **limited('deletion'))
         @recorded('deletion', 'change')
@@ -247,6 +259,8 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         stages: dict[str, Any] = {'cancellation_backoff': 3, 'cancellation_timeout': 2}
         if 'sync daemon' in features and seed % 2:
             stages = {}  # then, it is told to stop only once
+        if 'delayed daemon' in features:
+            stages['initial_delay'] = DELAY
 
         @kopf.daemon(KIND, id='daemon', **stages, **limits_of('daemon'), **on)
         @recorded('daemon', 'daemon')
@@ -263,7 +277,17 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             await threads.pause(6.5 if is_slow else 0.7)
 
     if 'timer' in features:
-        @kopf.timer(KIND, id='timer', interval=7, **limits_of('timer'), **on)
+        times: dict[str, Any] = {'interval': 7}
+        if 'idle timer' in features:
+            times['idle'] = IDLE
+            if 'lone timer' in features:
+                del times['interval']
+        if 'sharp timer' in features and 'interval' in times:
+            times['sharp'] = True
+        if 'delayed timer' in features:
+            times['initial_delay'] = DELAY
+
+        @kopf.timer(KIND, id='timer', **times, **limits_of('timer'), **on)
         @recorded('timer', 'timer')
         async def timer(call: Call, spec: Any, status: Any, patch: Any, **_: Any) -> None:
             if 'failing timer' in features:
@@ -314,6 +338,12 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
 
     return registry
 
+
+IDLE = 4.0
+"""For how long (seconds) an object must not have changed before its idle timer is called."""
+
+DELAY = 2.0
+"""How much later (seconds) the delayed daemons and timers begin."""
 
 SLOW = 0.15
 """How many of the sync daemons are abandoned, as they do not stop in time."""

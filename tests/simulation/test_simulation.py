@@ -32,6 +32,22 @@ def test_all_guarantees_hold_while_objects_are_paused(batch):
             *report.story, command.make_command(report.plan)])
 
 
+@pytest.mark.parametrize('batch', range(4))
+def test_all_guarantees_hold_with_options_that_are_rarely_used_together(batch):
+    for seed in command.USUAL[batch:24:4]:
+        report = worlds.run(plans.make(seed, is_mixed=True))
+        assert report.violation is None, '\n'.join([
+            *report.story, command.make_command(report.plan)])
+
+
+@pytest.mark.parametrize('seed, fault', [
+    (394, "a sub-handler is called though a write after a nested one has shown no finalizer"),
+])
+def test_faults_that_rare_options_have_shown_do_not_come_back(seed, fault):
+    plan = plans.make(seed, is_paused=True, is_mixed=True)
+    assert worlds.run(plan).violation is None, fault
+
+
 @pytest.mark.parametrize('seed, fault', [
     (79, "owned resources that Kubernetes deletes are made again without a pause"),
     (2490, "an object does not wait for the first of its namesakes, but only for the second one"),

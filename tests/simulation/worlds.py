@@ -246,6 +246,10 @@ class Life(threads.Host):
         settings.execution.executor = threads.Pool(self, plan.threads)
         settings.execution.default_backoff = specimens.BACKOFF
         settings.persistence.flush_delay = plan.flush_delay
+        if 'status records' in plan.features:
+            settings.persistence.progress_storage = kopf.StatusProgressStorage()
+        if 'status states' in plan.features:
+            settings.persistence.diffbase_storage = kopf.StatusDiffBaseStorage()
         settings.queueing.error_delays = (1, 2, 3)
         settings.networking.error_backoffs = (0.5, 1, 2)
         settings.reconciling.max_error_delay = 5
