@@ -371,6 +371,8 @@ class Life:
         raw = self.api.objects.get(name)
         if raw is None or 'deletionTimestamp' in raw['metadata'] or not self.operators:
             return  # a finalizer removed from a deleted object is a forced deletion
+        if 'off' in raw['metadata'].get('labels', {}):
+            return  # nobody restores the record of an object that does not match
         for id in self.ids:
             known = [self.seen.get((operator, raw['metadata']['uid'], id))
                      for operator in self.operators]
