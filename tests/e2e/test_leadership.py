@@ -384,8 +384,9 @@ async def test_lack_of_rights_is_told_once_with_the_rule_and_tried_again(kube, k
     await op.wait_for(LEADING)
     op.stop()
     proxy = replicas.proxies['early']
-    denial = proxy.fail(403, 'leases.coordination.k8s.io "x" is forbidden', reason='Forbidden',
-                        match=is_lease, times=None)
+    denial = proxy.fail(
+        403, 'leases.coordination.k8s.io "x" is forbidden: User "me" cannot get it',
+        reason='Forbidden', match=is_lease, times=None)
     op = replicas.start('early')
     line, = await op.wait_for('is forbidden')
     assert 'resources: [leases], verbs: [get, watch, create, update]' in line
