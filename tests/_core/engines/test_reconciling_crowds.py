@@ -168,19 +168,9 @@ class Life(lives.Life):
             self.problems.append(f"There are {left} instead of {lacking}.")
 
 
-def live(seed):
-    life = Life(seed)
-    life.play(life.live)
-    return life
-
-
-@pytest.mark.parametrize(
-    'seeds', [lives.SEEDS[i:i + lives.CHUNK] for i in range(0, len(lives.SEEDS), lives.CHUNK)],
-    ids=lambda seeds: f'{seeds[0]}-{seeds[-1]}')
+@lives.each_chunk
 def test_there_is_what_is_wanted_and_nothing_else(seeds):
-    for seed in seeds:
-        life = live(seed)
-        assert not life.problems, '\n'.join([f"In the life {seed}:", *life.problems, *life.story])
+    lives.verify(seeds, Life)
 
 
 # Planted faults.
@@ -199,4 +189,4 @@ def restore_nothing(monkeypatch):
 @pytest.mark.parametrize('plant', [prune_nothing, restore_nothing])
 def test_a_planted_fault_is_found(monkeypatch, plant):
     plant(monkeypatch)
-    assert any(live(seed).problems for seed in range(lives.MAX_LIVES))
+    assert any(lives.live(seed, Life).problems for seed in range(lives.MAX_LIVES))
