@@ -450,7 +450,7 @@ def test_what_the_api_server_does_not_record_is_learned_from_one_child_for_all(s
     assert not is_in_order(keys[0]) and not is_in_order(keys[1])
     store.accept(
         CONFIGMAPS, make(1, uid='one', name='one', binaryData={}),
-        want(name='one', binaryData={}).manifest)
+        want(name='one', binaryData={}))
     assert is_in_order(keys[0]) and is_in_order(keys[1])
     store.accept(SECRETS, make(1, uid='three', name='three', binaryData={}))
     assert not store.find(KEY._replace(kind='Secret', name='three')).shape.unrecorded

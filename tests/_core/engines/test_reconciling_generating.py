@@ -334,6 +334,30 @@ async def test_a_rotation_that_is_asked_for_before_the_adoption_is_not_lost(regi
             assert secret['metadata']['annotations']['kopf.dev/rotate'] == 'false'
 
 
+@testing.virtual_time
+async def test_a_rotation_that_is_asked_for_where_nothing_is_generated_calls_nothing_again():
+    calls, registry = [], kopf.OperatorRegistry()
+
+    @kopf.reconcile('kopfexamples', owns=['secrets'], registry=registry)
+    async def fn(spec, **_):
+        calls.append(spec.get('n'))
+        return {'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': 'child'},
+                'stringData': {'word': f'another-{len(calls)}'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await api.client.wait('secrets', 'child', timeout=5)
+            await api.client.patch(
+                'secrets', 'child', {'metadata': {'annotations': {'kopf.dev/rotate': 'now'}}})
+            await asyncio.sleep(10)
+            calls.clear()
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
+            await asyncio.sleep(100)
+    assert calls == [2]
+
+
 def test_the_function_is_needed_and_not_its_result():
     with pytest.raises(TypeError, match="without calling it") as error:
         kopf.generated('secret')

@@ -389,10 +389,8 @@ class ChildStore:
             if resource.namespaced and selector.check(resource)), None)
 
     def accept(
-            self,
-            resource: references.Resource,
-            raw: bodies.RawBody,
-            manifest: Mapping[str, Any] | None = None,
+            self, resource: references.Resource, raw: bodies.RawBody,
+            wanted: desired.Desired | None = None,
     ) -> None:
         """
         Take the response to an applied manifest: it can be ahead of the watch.
@@ -400,17 +398,18 @@ class ChildStore:
         If the same manifest was applied before, the child seemed to lack applied fields. So the
         response shows which fields the API server does not record, for all children of the kind. A
         status that the watch has not shown is news: the watch does not show it again, as its
-        further states are not newer.
+        further states are not newer. So is a request for new values: adopted children keep theirs.
         """
         child = self.make(resource, raw)
         known = self.find(child.key)
-        if manifest is not None and known is not None and known._digest == child._digest:
-            child.learn(manifest)
+        if wanted is not None and known is not None and known._digest == child._digest:
+            child.learn(wanted.manifest)
         child.settle()
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._put(child)
-            if child.has_news(raw, known) or child.is_rotating:  # an adopted child is not rotated
+            if child.has_news(raw, known) or (
+                    child.is_rotating and wanted is not None and wanted.generated):
                 self.on_change(child.owner)
         elif known.owner != child.owner:
             self.on_change(child.owner)  # the child was taken away since then

@@ -337,7 +337,8 @@ class Reconcilers(Member):
         if handler.id not in self._notes:
             self._notes[handler.id] = driver.join(
                 self.host.uid, functools.partial(self._summon, handler.id))
-        self._verdicts = {} if self._verdicts is None else self._verdicts
+        if self._verdicts is None:
+            self._verdicts = {}
         run = externals.Run(
             handler=handler, raw=raw, target=target, cause=cause, context=self._hub.context,
             state=state, exchange=self._exchange, limits=limits,

@@ -217,7 +217,7 @@ class Upkeep:
                     elif known is None and _has_other_managers(applied, self._manager):
                         self._tell(f"has adopted {wanted.key}, which existed before, with no "
                                    f"other controller and with no other values in the same fields.")
-                self.hub.store.accept(wanted.watched, applied, wanted.manifest)
+                self.hub.store.accept(wanted.watched, applied, wanted)
         except errors.APIUnprocessableError:
             if not self.handler.recreate or known is None or not known.is_applied or (
                     wanted.generated):  # the values would be others then
