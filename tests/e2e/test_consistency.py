@@ -589,7 +589,7 @@ async def test_thousands_of_objects_are_handled_once_each_and_new_ones_before_th
 async def test_no_more_objects_are_handled_at_once_than_the_limit_and_waiting_ones_do_not_count(
         kube, kind, journal, embedded, settings):
     settings.queueing.worker_limit = 2
-    running, most = [], []
+    running, most, are_two = [], [], asyncio.Event()
 
     @kopf.on.create(*kind.selector)
     async def fn(name, retry, **_):
@@ -597,6 +597,9 @@ async def test_no_more_objects_are_handled_at_once_than_the_limit_and_waiting_on
             raise kopf.TemporaryError("wait!", delay=1)
         running.append(name)
         most.append(len(running))
+        if len(running) == 2:
+            are_two.set()
+        await are_two.wait()  # the next object can come late
         await asyncio.sleep(0.1)
         running.remove(name)
         journal.append(name)
