@@ -33,10 +33,13 @@ FORGOTTEN = r'ignore:unclosed (transport|<s(sl|ocket)\.):ResourceWarning'
 
 
 LONGEST = (
-    'test_leadership', 'test_killing', 'test_takeover', 'test_consistency',
-    'test_leadership_rounds', 'test_leaving', 'test_peering_rounds', 'test_leadership_clientgo',
-    'test_storm', 'test_sharding', 'test_watching', 'test_peering', 'test_storages',
-    'test_background', 'test_authentication', 'test_examples')
+    'test_killing', 'test_planning', 'test_peering', 'test_leadership', 'test_takeover',
+    'test_examples', 'test_consistency', 'test_sharding', 'test_large_objects',
+    'test_peering_rounds', 'test_leaving', 'test_certificates', 'test_storages', 'test_versions',
+    'test_watching', 'test_reconciling', 'test_manifests', 'test_compatibility',
+    'test_leadership_rounds', 'test_migrating', 'test_authentication', 'test_resources',
+    'test_shadowing', 'test_background', 'test_leadership_clientgo', 'test_causes',
+    'test_embedding', 'test_storm')
 """
 The files that last longest. They begin first, so that no process is left alone with one of them.
 
