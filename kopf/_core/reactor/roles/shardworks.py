@@ -79,20 +79,20 @@ class Shard(works.Works, api.Tenure):
     async def release(self, patience: float) -> None:
         """End all work as `finish` does, and also wait for all daemons, however long it takes."""
         await self.finish(patience)
-        await self.spawner.rest()
-        self._retire()
+        await self._retire()
 
     async def lose(self) -> None:
-        """End all work at once; nothing is written any more."""
+        """End all work at once, and wait for what cannot be interrupted; nothing is written."""
         self.confirm()
         deadline = _get_deadline(0)
         await tasks.gather(
             self.queue.rest(),
             self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
         await self.queue.stop(deadline, [])
-        self._retire()
+        await self._retire()  # if the shard is gained again, nothing must run twice
 
-    def _retire(self) -> None:
+    async def _retire(self) -> None:
+        await self.spawner.rest()
         for informer in self.informers:
             informer.retire()
 
