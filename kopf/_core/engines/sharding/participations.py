@@ -156,7 +156,8 @@ class Participation:
                 members, period=settings.retry_period, deadline=settings.renew_deadline,
                 duration=settings.lease_duration))
             settling = self._settled_at - self._clock()
-            await asyncio.sleep(min(pause, settling) if settling > 0 else pause)
+            # A hundredth later, it has surely passed: floats can be too coarse for a shorter sleep.
+            await asyncio.sleep(min(pause, settling + 0.01) if settling > 0 else pause)
 
     async def _look(self) -> int:
         """Make a round; return the number of members."""
