@@ -41,6 +41,8 @@ def main() -> int:
     parser.add_argument('--pauses', action='store_true', help="users pause objects in all plans")
     parser.add_argument('--mixes', action='store_true',
                         help="handlers have options that are rarely used together in all plans")
+    parser.add_argument('--shards', action='store_true',
+                        help="several replicas share the objects in all plans")
     parser.add_argument('--faults', action='store_true', help="find the planted faults anew")
     parser.add_argument('--hours', type=int, metavar='N',
                         help="run one operator for so many hours of virtual time")
@@ -50,14 +52,15 @@ def main() -> int:
         return run_night(args.seed or 0, args.hours)
     if args.seed is not None:
         plan = plans.make(
-            args.seed, is_stale=args.stale, is_paused=args.pauses, is_mixed=args.mixes)
+            args.seed, is_stale=args.stale, is_paused=args.pauses, is_mixed=args.mixes,
+            is_sharded=args.shards)
         return run_one(apply_changes(plan, json.loads(args.changes)),
                        is_shrinking=args.shrink, verbose=args.verbose)
     if args.faults:
         return find_faults(args.seeds or 300, args.processes)
     return run_many(
         range(args.first, args.first + (args.seeds or 100)), args.processes, args.failures,
-        is_stale=args.stale, is_paused=args.pauses, is_mixed=args.mixes)
+        is_stale=args.stale, is_paused=args.pauses, is_mixed=args.mixes, is_sharded=args.shards)
 
 
 def run_night(seed: int, hours: int) -> int:
@@ -176,7 +179,7 @@ def find_faults(limit: int, processes: int) -> int:
 
 def make_plan(seed: int, fault: planting.Fault) -> Plan:
     """Make the plan of a seed in which the fault can be found."""
-    return plans.make(seed, is_stale=fault.is_stale, is_paused=fault.is_paused)
+    return plans.make(seed, **dict.fromkeys(fault.get_options(), True))
 
 
 def _find_fault(job: tuple[int, int]) -> tuple[int, int | None, str]:
@@ -195,7 +198,7 @@ def _find_fault(job: tuple[int, int]) -> tuple[int, int | None, str]:
 def make_command(plan: Plan) -> str:
     changes = get_changes(plan)
     options = (" --stale" if plan.is_stale else '') + (" --pauses" if plan.is_paused else '')
-    options += " --mixes" if plan.is_mixed else ''
+    options += (" --mixes" if plan.is_mixed else '') + (" --shards" if plan.is_sharded else '')
     options += f" --changes {shlex.quote(json.dumps(changes))}" if changes else ''
     return f"python -m tests.simulation --seed {plan.seed}{options}"
 
@@ -203,7 +206,7 @@ def make_command(plan: Plan) -> str:
 def get_changes(plan: Plan) -> dict[str, Any]:
     """How the plan differs from the one that its seed makes."""
     origin = plans.make(plan.seed, is_stale=plan.is_stale, is_paused=plan.is_paused,
-                        is_mixed=plan.is_mixed)
+                        is_mixed=plan.is_mixed, is_sharded=plan.is_sharded)
     changes: dict[str, Any] = {}
     if plan.steps != origin.steps:
         changes['steps'] = [i for i, step in enumerate(origin.steps) if step in plan.steps]

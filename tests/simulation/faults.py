@@ -18,6 +18,7 @@ RESUME = "Resuming handlers see each object once in each process."
 LEVEL = "The owned resources are as the handler has returned them."
 PEER = "Only the operator with the highest priority works."
 LEAD = "Only the replica that holds the Lease works."
+SHARD = "Only the replica that holds the shard of an object works for it."
 ADMIT = "Kopf calls admission handlers before the API server stores an object."
 WEBHOOKS = "At shutdown, the operator removes its webhooks, except for persistent webhooks."
 PAUSE = "While an object is paused, its handlers are not called, and its deletion waits."
@@ -335,4 +336,14 @@ FAULTS = (
           '_core.reactor.roles.leadership:Leadership.verify',
           "if term is None or term != self._term or term != self._tenure.term:",
           "if False:", LEAD),
+
+    # Sharding.
+    Fault('a shard is given away before its work has ended',
+          '_core.reactor.roles.sharding:Sharding._release',
+          "await item.release(self._env.settings.sharding.handover_timeout)",
+          "asyncio.get_running_loop().create_task(item.release("
+          "self._env.settings.sharding.handover_timeout))", SHARD, is_sharded=True),
+    Fault('the objects of a gained shard are not listed',
+          '_core.reactor.roles.divisions:Distributor.open_for',
+          "self.is_unlisted = True", "pass", SEEN, is_sharded=True),
 )

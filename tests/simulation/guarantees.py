@@ -37,6 +37,7 @@ import collections
 import datetime
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from kopf._kits.testing import processes
@@ -190,6 +191,10 @@ class Guarantees:
         """The calls of timers whose patches are not stored: by the process and the object."""
         self.companions: dict[tuple[Any, str, str], Call] = {}
         """The latest calls of daemons and timers: by the process, the object, and the handler."""
+        self.shards: Any = None
+        """Who holds which shards, if the objects are shared."""
+        self.find_worker: Callable[[str], Any] = lambda uid: None
+        """Find the process that has to work for an object."""
 
     # At each step.
 
@@ -253,13 +258,14 @@ class Guarantees:
             clashing = [
                 other for other in others if other.kind in SERIAL
                 and not (other.kind == 'parent' and call.id.startswith('parent/'))
-                and (self.exclusive or self.is_calm or other.process is call.process)]
+                and self._is_excluded(other, call)]
         else:
             clashing = [
                 other for other in others if other.id == call.id and not other.is_abandoned
-                and (self.exclusive or self.is_calm or other.process is call.process)]
+                and self._is_excluded(other, call)]
         clashing += [
-            other for uid, calls in self.running.items() if uid != call.uid
+            other for uid, calls in self.running.items() if uid != call.uid and (
+                self.shards is None or self.shards.find(uid) == self.shards.find(call.uid))
             for other in calls if other.name == call.name and other.process is call.process
             and other.kind in SERIAL and call.kind in SERIAL]
         self.running[call.uid].append(call)
@@ -301,6 +307,11 @@ class Guarantees:
         if 'others' in self.features and call.process.is_indexed and (
                 left := self.others - set(kwargs['others'])):
             raise Violation('full indices', f"{call} begins without {sorted(left)} in the index")
+
+    def _is_excluded(self, other: Call, call: Call) -> bool:
+        """Whether the other one must have ended before: a shard moves only when it is at rest."""
+        is_handed_over = self.shards is not None and other.process.deposed_at < other.began
+        return self.exclusive or self.is_calm or is_handed_over or other.process is call.process
 
     def _check_stored(self, now: float) -> None:
         """Check that all outcomes are stored in time, while the API works."""
@@ -364,7 +375,7 @@ class Guarantees:
     def _check_companion(self, call: Call, now: float) -> None:
         """Check that a daemon or timer goes on as its latest call has ended, or begins anew."""
         key = call.process, call.uid, call.id
-        last = self.companions.get(key)
+        last = self._find_companion(*key)
         self.companions[key] = call
         self._check_limits(call, last)
         if call.id == 'timer' and 'idle timer' in self.features and (
@@ -400,8 +411,14 @@ class Guarantees:
 
     def is_over(self, process: Any, uid: str, id: str) -> bool:
         """Whether a daemon or timer has ended by itself for an object, in this process."""
-        last = self.companions.get((process, uid, id))
+        last = self._find_companion(process, uid, id)
         return last is not None and last.is_last and not last.stopped
+
+    def _find_companion(self, process: Any, uid: str, id: str) -> Call | None:
+        """Find the latest call of a daemon or timer, but not from before its shard was lost."""
+        last = self.companions.get((process, uid, id))
+        since = 0.0 if self.shards is None else self.shards.get_since(uid)
+        return last if last is not None and last.began >= since else None
 
     def _check_limits(self, call: Call, last: Call | None) -> None:
         limits = get_limits(self.seed, call.id, self.features)
@@ -467,6 +484,13 @@ class Guarantees:
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")
 
     def _check_index(self, call: Call, known: Any) -> None:
+        if self.shards is not None and 'sharded index' in self.features:
+            since, shard = self.shards.get_since(call.uid), self.shards.find(call.uid)
+            for uid in self.objects if call.process.is_indexed else ():
+                if self.shards.find(uid) == shard and uid not in known and (
+                        self.edited.get(uid, 0.0) < since):
+                    raise Violation('full indices', f"{call} begins without {uid} in the index")
+            return
         for uid in self.objects if call.process.is_indexed else ():
             if self.edited.get(uid, 0.0) < call.process.started and uid not in known and (
                     uid in self.served.get(call.process, self.objects)):
@@ -645,10 +669,9 @@ class Guarantees:
 
     def check_rest(self, processes: list[Any], indices: dict[Any, Any]) -> None:
         """Check what must hold when nothing happens any more; all faults have ended."""
-        working = processes[0] if processes else None
         for uid, raw in self.objects.items():
-            self._check_object(uid, raw, working)
-        self._check_running(working)
+            self._check_object(uid, raw, self.find_worker(uid))
+        self._check_running()
         for process in processes:
             if process.working:
                 self._check_process(process, indices.get(process))
@@ -702,7 +725,7 @@ class Guarantees:
             if not done or done[-1].new['spec'].get('f') != raw['spec']['f']:
                 raise Violation('all is handled', f"field of {name} has missed a change")
 
-    def _check_running(self, working: Any) -> None:
+    def _check_running(self) -> None:
         running = [call for calls in self.running.values() for call in calls
                    if call.process.alive and call.id != 'timer']
         for call in running:
@@ -711,25 +734,32 @@ class Guarantees:
         if 'daemon' in self.features:
             daemons = sorted(call.uid for call in running if call.kind == 'daemon')
             wanted = sorted(uid for uid, raw in self.objects.items()
-                            if self.is_on(raw) and not self.is_over(working, uid, 'daemon'))
+                            if self.is_on(raw) and not self.is_over(
+                                self.find_worker(uid), uid, 'daemon'))
             if daemons != wanted:
                 raise Violation('daemons', f"they run for {daemons}, not for {wanted}")
+        for call in running:
+            if call.process is not self.find_worker(call.uid):
+                raise Violation('daemons', f"{call} runs in {call.process.name}")
 
     def _check_process(self, process: Any, known: Any) -> None:
         shown = self.shown[process]
         if 'event' in self.features:
             for uid, raw in self.objects.items():
                 version = raw['metadata']['resourceVersion']
-                if shown.get(uid, (None, ''))[1] != version:
+                if self.find_worker(uid) is process and shown.get(uid, (None, ''))[1] != version:
                     raise Violation('events', f"{uid} is shown as {shown.get(uid)}, not {version}")
             # What is gone while nobody leads, a returning leader does not know, as after a restart.
-            for uid, (type, _) in () if 'election' in self.features else shown.items():
+            has_terms = 'election' in self.features or self.shards is not None
+            for uid, (type, _) in () if has_terms else shown.items():
                 if uid not in self.objects and type != 'DELETED':
                     raise Violation('events', f"the deletion of {uid} is not shown")
         if 'index' in self.features:
             actual = {key: sorted(values) for key, values in known.items()}
             wanted: dict[Any, list[Any]] = collections.defaultdict(list)
             for uid, raw in sorted(self.objects.items()):  # several can have the same number
+                if 'sharded index' in self.features and self.find_worker(uid) is not process:
+                    continue
                 wanted[uid].append(raw['spec']['n'])
                 wanted[raw['spec']['n']].append(uid)
             if actual != wanted:

@@ -63,7 +63,7 @@ class Pauses:
         if had and not has and old['metadata'].get('deletionTimestamp') and is_paused(old, now):
             raise Violation('deletions wait', f"{old['metadata']['name']} is released in a pause")
 
-    def check_rest(self, working: Any, now: float) -> None:
+    def check_rest(self, now: float) -> None:
         """Check the paused objects at rest."""
         guarantees = self._guarantees
         for uid, raw in guarantees.objects.items():
@@ -72,6 +72,7 @@ class Pauses:
             running = [call for call in guarantees.running[uid] if call.process.alive]
             if running:
                 raise Violation('pauses', f"{running[0]} goes on, it is paused")
+            working = guarantees.find_worker(uid)
             is_held = FINALIZER in (raw['metadata'].get('finalizers') or ())
             if not is_held and working is not None and guarantees.needs_finalizer(raw, working):
                 raise Violation('finalizers', f"{raw['metadata']['name']} could be deleted")

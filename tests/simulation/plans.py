@@ -31,6 +31,9 @@ MIXES = {
     'nested': 'parent', 'patching event': 'event', 'filtered main': 'main'}
 """The options of handlers that only mixed plans have, and the features that they need."""
 
+SHARDINGS = ('own uids', 'sharded index', 'hasty handover')
+"""The options of sharded operators: how objects are divided, indexed, and handed over."""
+
 THREADS = 0.3
 """In how many of the plans some handlers are sync ones."""
 
@@ -111,6 +114,10 @@ class Plan:
     """Whether users pause objects."""
     is_mixed: bool = False
     """Whether the operator has options that are rarely used together."""
+    is_sharded: bool = False
+    """Whether the replicas share the objects by shards."""
+    shards: int = 0
+    """How many shards there are, if any."""
 
     @property
     def is_calm(self) -> bool:
@@ -126,6 +133,7 @@ class Plan:
 
 def make(
         seed: int, *, is_stale: bool = False, is_paused: bool = False, is_mixed: bool = False,
+        is_sharded: bool = False,
 ) -> Plan:
     rng = random.Random(seed)
     features = frozenset(name for name in FEATURES if rng.random() < 0.6) or frozenset({'main'})
@@ -185,6 +193,7 @@ def make(
     is_chosen = past.random() < STALENESS
     plan = _age(past, plan) if is_stale or is_chosen else plan
     plan = _mix(random.Random(f'mixes {seed}'), plan) if is_mixed else plan
+    plan = _shard(random.Random(f'shards {seed}'), plan) if is_sharded else plan
     return _pause(random.Random(f'pauses {seed}'), plan) if is_paused else plan
 
 
@@ -525,6 +534,41 @@ def _mix(rng: random.Random, plan: Plan) -> Plan:
         chosen.add('status states')
     needed = {MIXES[name] for name in chosen} - {''}
     return dataclasses.replace(plan, features=plan.features | chosen | needed, is_mixed=True)
+
+
+def _shard(rng: random.Random, plan: Plan) -> Plan:
+    """
+    Let several replicas share the objects by shards, which move as replicas come, go, or are cut.
+
+    The objects change around these times. Sometimes, users delete the Lease of a shard.
+    """
+    replicas, numbers = rng.choice((2, 2, 3)), iter(range(7000, 8000))
+    steps = [dataclasses.replace(step, args={**step.args, 'who': rng.randrange(replicas)})
+             if 'who' in step.args else step for step in plan.steps if step.action != 'dry']
+    steps += [Step(-1.0, 'create', _make_object(rng, name, next(numbers))) for name in NAMES[1:]]
+    for _ in range(rng.choice((1, 2, 3, 5))):
+        at, who = round(rng.uniform(2, DURATION), 3), rng.randrange(replicas)
+        down = rng.choice((0.1, 1, 5, 20))
+        steps.append(rng.choice((
+            Step(at, 'stop', {'who': who, 'down': down}),
+            Step(at, 'stop', {'who': who, 'down': down}),
+            Step(at, 'kill', {'who': who, 'lossy': rng.random() < 0.3, 'down': down}),
+            Step(at, 'cut', {'who': who, 'seconds': rng.choice((5, 14, 25))}),
+            Step(at, 'unlease', {'shard': rng.randrange(8)}))))
+        for _ in range(rng.choice((1, 2, 4, 8))):
+            late = round(max(0.0, at + rng.uniform(-2, down + 6)), 3)
+            name, n = rng.choice(NAMES), next(numbers)
+            steps.append(rng.choice((
+                Step(late, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
+                Step(late, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
+                Step(late, 'label', {'name': name, 'on': rng.random() < 0.7}),
+                Step(late, 'delete', {'name': name, 'n': n}),
+                Step(late, 'create', _make_object(rng, name, n)))))
+    absent = {'election', 'admission', 'persistent', 'ignoring', 'sync mutating', 'sync validating'}
+    chosen = {name for name in SHARDINGS if rng.random() < 0.5}
+    return dataclasses.replace(
+        plan, features=plan.features - absent | chosen | {'main'}, replicas=replicas,
+        shards=rng.choice((1, 3, 4, 8)), is_sharded=True, steps=_sort(steps))
 
 
 def _make_stale(rng: random.Random, at: float, who: int) -> Step:

@@ -24,6 +24,13 @@ class Fault:
     """Whether only older states after restarts show it."""
     is_paused: bool = False
     """Whether only pauses show it."""
+    is_sharded: bool = False
+    """Whether only replicas show it that share the objects."""
+
+    def get_options(self) -> tuple[str, ...]:
+        """The options of the plans in which it can be found."""
+        return tuple(name for name in ('is_stale', 'is_paused', 'is_sharded')
+                     if getattr(self, name))
 
 
 @contextlib.contextmanager

@@ -298,7 +298,7 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
                 patch.status['timer'] = call.patch = mark(call, spec['n'])
 
     if 'index' in features:
-        @kopf.index(KIND, id='known', **common)
+        @kopf.index(KIND, id='known', sharded='sharded index' in features, **common)
         @colored('known')
         async def known(uid: str, spec: Any, **_: Any) -> Any:
             return {uid: spec['n'], spec['n']: uid}

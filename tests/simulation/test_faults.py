@@ -42,10 +42,9 @@ def test_a_planted_fault_is_found(fault):
 
 
 def test_without_its_fault_a_seed_violates_nothing():
-    used = {(SEEDS[fault.name]['seed'], fault.is_stale, fault.is_paused) for fault in FAULTS}
-    for seed, is_stale, is_paused in sorted(used - {(seed, False, False) for seed in USUAL}):
-        plan = plans.make(seed, is_stale=is_stale, is_paused=is_paused)
-        assert worlds.run(plan).violation is None
+    used = {(SEEDS[fault.name]['seed'], fault.get_options()) for fault in FAULTS}
+    for seed, options in sorted(used - {(seed, ()) for seed in USUAL}):
+        assert worlds.run(plans.make(seed, **dict.fromkeys(options, True))).violation is None
 
 
 def test_a_fault_that_cannot_be_planted_any_more_says_so():

@@ -40,6 +40,22 @@ def test_all_guarantees_hold_with_options_that_are_rarely_used_together(batch):
             *report.story, command.make_command(report.plan)])
 
 
+@pytest.mark.parametrize('batch', range(4))
+def test_all_guarantees_hold_while_replicas_share_the_objects(batch):
+    for seed in command.USUAL[batch:16:4]:
+        report = worlds.run(plans.make(seed, is_sharded=True))
+        assert report.violation is None, '\n'.join([
+            *report.story, command.make_command(report.plan)])
+
+
+@pytest.mark.parametrize('seed, fault', [
+    (61, "the virtual time stands still, as a deadline is nearer than the clock can tell"),
+    (97, "a daemon begins in a shard that is gained again while its former thread goes on"),
+])
+def test_faults_that_shards_have_shown_do_not_come_back(seed, fault):
+    assert worlds.run(plans.make(seed, is_sharded=True)).violation is None, fault
+
+
 @pytest.mark.parametrize('seed, fault', [
     (394, "a sub-handler is called though a write after a nested one has shown no finalizer"),
 ])

@@ -199,7 +199,7 @@ class Life(threads.Host):
     """One life of an operator: from its start until it is killed or stopped."""
 
     def __init__(self, world: 'World', who: int, number: int, loop: seeded.SeededLoop) -> None:
-        super().__init__(f"operator {'AB'[who]}{number}", loop)
+        super().__init__(f"operator {'ABC'[who]}{number}", loop)
         self.who = who
         self.killed = False
         self.gone_at = 0.0
@@ -258,12 +258,18 @@ class Life(threads.Host):
             settings.admission.managed = specimens.MANAGED
         if world.is_electing:
             settings.leadership.name = elections.LEASE
+        if plan.is_sharded:
+            settings.sharding.count, settings.sharding.name = plan.shards, elections.LEASE
+            if 'own uids' in plan.features:
+                settings.sharding.by = 'own-uid'
+            if 'hasty handover' in plan.features:
+                settings.sharding.handover_timeout = 1
         registry = specimens.declare(world, self, plan.features, plan.seed)
         roots = await running.spawn_tasks(
             registry=registry, settings=settings, indexers=self.indexers,
             vault=vaults.Vault({'': world.credentials}), clusterwide=True,
-            standalone=plan.replicas == 1 or world.is_electing,
-            priority=None if world.is_electing else 10 - self.who, identity=self.name,
+            standalone=plan.replicas == 1 or world.has_leases,
+            priority=None if world.has_leases else 10 - self.who, identity=self.name,
             stop_flag=self.stop_flag)
         await running.run_tasks(roots, ignored=_Others(self))
 
@@ -272,7 +278,7 @@ class Life(threads.Host):
 
     def _is_isolated(self) -> bool:
         """Whether what cannot be sent now, must not come later, when another replica leads."""
-        return self._world.is_electing and self.cut_until > self.loop.time()
+        return self._world.has_leases and self.cut_until > self.loop.time()
 
     async def stop(self) -> None:
         """Stop as by a signal."""
@@ -351,6 +357,10 @@ class World:
         self.admissions = Admissions(plan.features)
         self.elections = elections.Elections()
         self.is_electing = 'election' in plan.features
+        self.shards = elections.Shards(plan.shards) if plan.is_sharded else None
+        self.has_leases = self.is_electing or plan.is_sharded
+        self.guarantees.shards = self.shards
+        self.guarantees.find_worker = self._find_worker
         self.seconds = 0.0
         self.census: list[collections.Counter[str]] = []
         self.lives: list[Life | None] = [None] * plan.replicas
@@ -395,11 +405,14 @@ class World:
             self.note(f"{record.levelname}: {text}", who=process)
         if text.startswith("The indices are incomplete"):
             process.is_indexed = False
-        if text.startswith("Lost the Lease"):
+        if text.startswith(("Lost the Lease", "Lost all shards")):
             process.is_deposed = True
             process.deposed_at = process.loop.time()
             self.guarantees.depose(process)
-        elif text.startswith("Leading:"):
+        elif text.startswith("Lost "):
+            process.deposed_at = process.loop.time()
+            self.guarantees.depose(process)
+        elif text.startswith(("Leading:", "Gained ")):
             process.is_deposed = False
         elif process.deposed_at > -math.inf and text.startswith("The patch of Timer") and (
                 text.endswith("hold its Lease any more.")):
@@ -440,6 +453,9 @@ class World:
                 self.note(f"{call} begins", who=process)
             if self.is_electing:
                 self._check(lambda: self.elections.act(process.name, f"calls {call}"))
+            if self.shards is not None:
+                shards = self.shards
+                self._check(lambda: shards.act(process.name, call.uid, f"calls {call}"))
             self._check(lambda: self.guarantees.begin(call, kwargs, now))
             self._check(lambda: self.pauses.begin(call, now))
             self._check_thread(id)
@@ -501,7 +517,9 @@ class World:
     # Called by the API server.
 
     def hear(self, change: Any) -> None:
-        if change.resource == elections.LEASES and self.elections.hold(change.new.decode()):
+        if change.resource == elections.LEASES and self.shards is not None:
+            self._share(change)
+        elif change.resource == elections.LEASES and self.elections.hold(change.new.decode()):
             self.note(f"{self.elections.leader} leads")
             if self.plan.lag:  # its watches can be that far behind
                 for life in self.lives:
@@ -516,6 +534,10 @@ class World:
         meta = new['metadata']
         if isinstance(writer, Life) and self.is_electing:
             self._check(lambda: self.elections.act(writer.name, f"writes {meta['name']}"))
+        if isinstance(writer, Life) and self.shards is not None:
+            shards, owners = self.shards, meta.get('ownerReferences')
+            uid = owners[0]['uid'] if owners else meta['uid']
+            self._check(lambda: shards.act(writer.name, uid, f"writes {meta['name']}"))
         if change.resource in CONFIGURATIONS:
             self.admissions.configure(change.resource, new, writer, now)
             self.note(f"{change.type} {change.resource[1]}: "
@@ -540,6 +562,21 @@ class World:
         if isinstance(writer, Life):
             self._check(lambda: self.pauses.write(old, new, now))
 
+    def _share(self, change: Any) -> None:
+        """Take a new state of a Lease, maybe of one of a shard."""
+        assert self.shards is not None
+        lease = change.new.decode()
+        if change.type == 'DELETED':
+            self.shards.forget(lease)
+            return
+        winner = self.shards.hold(lease, self._now)
+        if winner is not None:
+            self.touch()
+            self.note(f"{winner} holds {lease['metadata']['name']}")
+            for life in self.lives:
+                if life is not None and life.name == winner and self.plan.lag:
+                    self.guarantees.take_over(life)
+
     # The course of things.
 
     async def live(self) -> None:
@@ -551,7 +588,9 @@ class World:
         sandbox.faults = _Faults(self)
         async with sandbox:
             numbers = itertools.count(1)
-            sandbox._cluster.new_uid = lambda: f'u{next(numbers)}'
+            sandbox._cluster.new_uid = lambda: (
+                f'{zlib.crc32(b"%d" % next(numbers)):08x}' if self.plan.is_sharded else
+                f'u{next(numbers)}')
             await sandbox.load(_make_crd(KIND, 'KopfExample', separate=self.plan.separate))
             if self.plan.replicas > 1:
                 await sandbox.load(*PEERING)
@@ -607,7 +646,7 @@ class World:
             await self._heal()
             await self._rest()
             if self.plan.is_paused:
-                self.pauses.check_rest(next(iter(self._find_working()), None), self._now)
+                self.pauses.check_rest(self._now)
                 await self._unpause()
                 await self._rest()
             if 'admission' in self.plan.features:
@@ -772,6 +811,10 @@ class World:
             await self.sandbox.delete('configmaps', f'{name}-0', 'default')
         else:
             await self.sandbox.patch('configmaps', f'{name}-0', {'data': {'k': 'x'}}, 'default')
+
+    async def _do_unlease(self, shard: int) -> None:
+        """Somebody deletes the Lease of a shard."""
+        await self.sandbox.delete('leases', f'{elections.LEASE}-shard-{shard}', 'default')
 
     async def _do_fault(self, **args: Any) -> None:
         self.sandbox.faults.add(Fault(**args, seed=0))
@@ -954,8 +997,16 @@ class World:
                 raise Violation('rest', f"there is no end to it in {PATIENCE:g}s")
             await asyncio.sleep(self._latest + silence - loop.time() + 0.1)
 
+    def _find_worker(self, uid: str) -> Life | None:
+        """Find the process that has to work for an object."""
+        holder = None if self.shards is None else self.shards.find_holder(uid)
+        return next((life for life in self._find_working()
+                     if self.shards is None or life.name == holder), None)
+
     def _find_working(self) -> list[Life]:
         lives = [life for life in self.lives if life is not None]
+        if self.shards is not None:
+            return lives
         if self.is_electing:
             return [life for life in lives if life.name == self.elections.leader]
         return lives[:1]
