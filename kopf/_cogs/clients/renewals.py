@@ -86,7 +86,8 @@ class Renewal:
         """
         while self.tenure.term is not None:
             pause = max(0.0, self._begun + get_pause() - self.tenure.now())
-            await asyncio.sleep(min(pause, self.tenure.left))
+            # A hundredth later, it has surely ended: floats can be too coarse for a shorter sleep.
+            await asyncio.sleep(min(pause, self.tenure.left + 0.01))
             if self.tenure.term is not None:
                 self._begun = self.tenure.now()
                 try:
