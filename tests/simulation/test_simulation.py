@@ -42,7 +42,7 @@ def test_all_guarantees_hold_with_options_that_are_rarely_used_together(batch):
 
 @pytest.mark.parametrize('batch', range(4))
 def test_all_guarantees_hold_while_replicas_share_the_objects(batch):
-    for seed in command.USUAL[batch:16:4]:
+    for seed in command.USUAL[batch:8:4]:
         report = worlds.run(plans.make(seed, is_sharded=True))
         assert report.violation is None, '\n'.join([
             *report.story, command.make_command(report.plan)])
