@@ -14,6 +14,11 @@ They are the same for sync handlers, with these limits, because a thread cannot 
 * A timeout does not end a running call: its outcome is what it returns. It only prevents the next
   attempts. The handler has then failed for the state that is there at that time.
 
+Replicas that share the objects by *shards* forget the objects of a shard when it leaves them:
+
+* An object waits for its namesake only if both are in one shard.
+* A daemon or timer that has ended by itself begins again when the shard comes back.
+
 An operator can be served *older states* after a restart, until the API server has caught up. What
 it knows of an object is on the object, so an older state has older progress, and an older
 last-handled state. So, these repetitions cannot be avoided, and are allowed:

@@ -471,12 +471,7 @@ def _age(rng: random.Random, plan: Plan) -> Plan:
         down, name = rng.choice((0.1, 1, 5)), rng.choice(NAMES[:2])
         for _ in range(rng.choice((1, 2, 4))):
             early, n = round(at + rng.choice((-5, -2, -0.5, down)) * rng.random(), 3), next(numbers)
-            steps.append(rng.choice((
-                Step(early, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
-                Step(early, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
-                Step(early, 'label', {'name': name, 'on': rng.random() < 0.5}),
-                Step(early, 'delete', {'name': name, 'n': n}),
-                Step(early, 'recreate', _make_object(rng, name, n)))))
+            steps.append(_make_change(rng, early, name, n, on=0.5, making='recreate'))
         steps.append(_make_stale(rng, at, who))
         steps.append(rng.choice((
             Step(at, 'kill', {'who': who, 'lossy': False, 'down': down}),
@@ -505,12 +500,7 @@ def _pause(rng: random.Random, plan: Plan) -> Plan:
             steps.append(Step(round(at + lasts * rng.random(), 3), 'unpause', {'name': name}))
         for _ in range(rng.choice((0, 1, 2, 4))):
             late, n = round(at + lasts * rng.uniform(-0.2, 1), 3), next(numbers)
-            steps.append(rng.choice((
-                Step(late, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
-                Step(late, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
-                Step(late, 'label', {'name': name, 'on': rng.random() < 0.7}),
-                Step(late, 'delete', {'name': name, 'n': n}),
-                Step(late, 'create', _make_object(rng, name, n)))))
+            steps.append(_make_change(rng, late, name, n))
         if rng.random() < 0.3:
             who, down = rng.randrange(plan.replicas), rng.choice((0.1, 1, 10))
             late = round(at + lasts * rng.uniform(-0.2, 1), 3)
@@ -558,17 +548,24 @@ def _shard(rng: random.Random, plan: Plan) -> Plan:
         for _ in range(rng.choice((1, 2, 4, 8))):
             late = round(max(0.0, at + rng.uniform(-2, down + 6)), 3)
             name, n = rng.choice(NAMES), next(numbers)
-            steps.append(rng.choice((
-                Step(late, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
-                Step(late, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
-                Step(late, 'label', {'name': name, 'on': rng.random() < 0.7}),
-                Step(late, 'delete', {'name': name, 'n': n}),
-                Step(late, 'create', _make_object(rng, name, n)))))
+            steps.append(_make_change(rng, late, name, n))
     absent = {'election', 'admission', 'persistent', 'ignoring', 'sync mutating', 'sync validating'}
     chosen = {name for name in SHARDINGS if rng.random() < 0.5}
     return dataclasses.replace(
         plan, features=plan.features - absent | chosen | {'main'}, replicas=replicas,
         shards=rng.choice((1, 3, 4, 8)), is_sharded=True, steps=_sort(steps))
+
+
+def _make_change(
+        rng: random.Random, at: float, name: str, n: int, *, on: float = 0.7,
+        making: str = 'create') -> Step:
+    """A change of an object by its users; ``on`` is how often a change of the label sets it."""
+    return rng.choice((
+        Step(at, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
+        Step(at, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
+        Step(at, 'label', {'name': name, 'on': rng.random() < on}),
+        Step(at, 'delete', {'name': name, 'n': n}),
+        Step(at, making, _make_object(rng, name, n))))
 
 
 def _make_stale(rng: random.Random, at: float, who: int) -> Step:
