@@ -83,20 +83,31 @@ class Team:
     status: TeamStatus = TeamStatus()
 
 
+# The client of the billing service: one session for the operator.
+
+@kopf.on.startup()
+async def connect(memo: kopf.Memo, **_):
+    memo.session = aiohttp.ClientSession(
+        os.environ.get('BILLING_URL', 'http://127.0.0.1:8080'),
+        headers={'Authorization': f"Bearer {os.environ.get('BILLING_TOKEN', '')}"},
+        timeout=aiohttp.ClientTimeout(total=20), raise_for_status=True)
+
+
+@kopf.on.cleanup()
+async def disconnect(memo: kopf.Memo, **_):
+    await memo.session.close()
+
+
+async def call(memo: kopf.Memo, method: str, path: str, **options: Any) -> Any:
+    async with memo.session.request(method, path, **options) as response:
+        return None if response.status == 204 else await response.json()
+
+
 # In the billing service: one account for each team.
 
 billing = kopf.external(
     Team, id='billing', interval=300, limit=kopf.Rate(10, per=1.0), shown=['state'],
     on_drift='report', conditions=True)
-
-
-async def call(method: str, path: str, **options: Any) -> Any:
-    url = os.environ.get('BILLING_URL', 'http://127.0.0.1:8080')
-    async with (
-            aiohttp.ClientSession(
-                url, raise_for_status=True, timeout=aiohttp.ClientTimeout(total=20)) as session,
-            session.request(method, path, **options) as response):
-        return None if response.status == 204 else await response.json()
 
 
 @billing.desired
@@ -105,9 +116,9 @@ def desired(spec: TeamSpec, **_):
 
 
 @billing.observe
-async def observe(key, **_):
+async def observe(key, memo: kopf.Memo, **_):
     try:
-        return await call('GET', f'/accounts/{key}')
+        return await call(memo, 'GET', f'/accounts/{key}')
     except aiohttp.ClientResponseError as e:
         if e.status == 404:
             return None
@@ -115,25 +126,25 @@ async def observe(key, **_):
 
 
 @billing.find
-async def find(token, **_):
-    found = await call('GET', '/accounts', params={'reference': token})
+async def find(token, memo: kopf.Memo, **_):
+    found = await call(memo, 'GET', '/accounts', params={'reference': token})
     return found['items'][0]['id'] if found['items'] else None
 
 
 @billing.create
-async def create(name, token, desired, **_):
+async def create(name, token, desired, memo: kopf.Memo, **_):
     account = {**desired, 'reference': token, 'team': name, 'state': 'active'}
-    return (await call('POST', '/accounts', json=account))['id']
+    return (await call(memo, 'POST', '/accounts', json=account))['id']
 
 
 @billing.update
-async def update(key, desired, **_):
-    await call('PATCH', f'/accounts/{key}', json=desired)
+async def update(key, desired, memo: kopf.Memo, **_):
+    await call(memo, 'PATCH', f'/accounts/{key}', json=desired)
 
 
 @billing.delete
-async def delete(key, **_):
-    await call('DELETE', f'/accounts/{key}')
+async def delete(key, memo: kopf.Memo, **_):
+    await call(memo, 'DELETE', f'/accounts/{key}')
 
 
 # In the cluster: all that follows from the team and from the state of its account.
