@@ -358,3 +358,31 @@ async def test_the_finalizer_is_only_on_those_objects_whose_deletion_is_handled(
         await kube.delete(kind, name)
         await kube.wait_gone(kind, name)
     assert journal == ['held']
+
+
+async def test_the_finalizer_is_gone_when_the_field_of_a_deletion_handler_is_handled(
+        kube, kind, journal, embedded):
+
+    @kopf.on.delete(*kind.selector, field='spec.field', value=ABSENT)
+    def delete_fn(**_):
+        journal.append('delete')
+
+    @kopf.on.create(*kind.selector)
+    @kopf.on.update(*kind.selector)
+    def change_fn(**_):
+        pass
+
+    embedded()
+    await kube.create(kind, 'x', spec={'field': 1})  # absent before, but there is no deletion of it
+    await kube.create(kind, 'y')
+    await wait_settled(kube, kind, 'x')
+    await wait_settled(kube, kind, 'y')
+    assert 'finalizers' not in (await kube.get(kind, 'x'))['metadata']
+    assert (await kube.get(kind, 'y'))['metadata']['finalizers'] == [FINALIZER]
+    await kube.patch(kind, 'y', {'spec': {'field': 1}})
+    await wait_handled(kube, kind, 'y')
+    await wait_settled(kube, kind, 'y')
+    assert 'finalizers' not in (await kube.get(kind, 'y'))['metadata']
+    await kube.delete(kind, 'y')
+    await kube.wait_gone(kind, 'y')
+    assert journal == []

@@ -139,8 +139,9 @@ def is_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCause) 
 
     An object is in scope if the object matches the filters now, or matched before the change; or if
     a callback fails. Of the criteria for a field, only ``value`` is checked, by default `PRESENT`:
-    the value now or before the change must match. ``old`` and ``new`` are not checked. For
-    ``@kopf.on.field`` without criteria, all objects are in scope.
+    the value now or before the change must match; for handlers that need the finalizer, the value
+    now. ``old`` and ``new`` are not checked. For ``@kopf.on.field`` without criteria, all objects
+    are in scope.
     """
     try:
         return handler.unfiltered or _judge(handler, cause)[0]
@@ -219,13 +220,13 @@ def _judge_change(
 ) -> tuple[bool, Mismatch | None]:
     old = dicts.resolve(cause.old, field, None)
     new = dicts.resolve(bodies.get_raw(cause.body) if cause.new is None else cause.new, field, None)
-    unchanged: Mismatch | None = None
-    if handler.field_needs_change and not diffs.diff(old, new):
-        unchanged = ('change', field, new, None)
+    is_same = handler.field_needs_change and not diffs.diff(old, new)
+    unchanged: Mismatch | None = ('change', field, new, None) if is_same else None
 
     criterion = handlers.PRESENT if handler.value is None else handler.value
     is_fitting = is_met(new, criterion, kwargs)
-    in_scope = is_fitting or handler.is_for_all or is_met(old, criterion, kwargs)
+    in_scope = is_fitting or handler.is_for_all or (  # no deletion is of a former state
+        not handler.requires_finalizer and is_met(old, criterion, kwargs))
     if handler.field_needs_change:
         is_fitting = in_scope
     if handler.old is not None and not is_met(old, handler.old, kwargs):

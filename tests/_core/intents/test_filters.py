@@ -368,6 +368,11 @@ def test_objects_are_out_of_scope_if_their_metadata_mismatch(kwargs):
     ({'field_needs_change': True, 'old': 'x'}, 'y', 'y', True),
     ({'field_needs_change': True, 'old': ABSENT, 'new': PRESENT}, None, None, False),
     ({'field_needs_change': True, 'old': PRESENT, 'new': ABSENT}, None, None, False),
+    # The finalizer is for a deletion in the newest state.
+    ({'requires_finalizer': True, 'value': 'x'}, 'x', 'y', False),
+    ({'requires_finalizer': True, 'value': 'x'}, 'y', 'x', True),
+    ({'requires_finalizer': True, 'value': ABSENT}, None, 'x', False),
+    ({'value': ABSENT}, None, 'x', True),
 ])
 def test_objects_are_in_scope_by_their_fields(kwargs, old, new, expected):
     cause = make_field_change(old, new, Reason.NOOP)
