@@ -1592,9 +1592,9 @@ def reconcile(
     options['after'] = tuple(after)
     if not all(hasattr(other, 'get_key') for other in options['after']):
         raise TypeError(f"after= must be a collection of externals, e.g. [billing], not {after!r}.")
-    options['owns'] = tuple(map(_select, owns))
+    options['owns'] = tuple(map(references.make_selector, owns))
     options['watches'] = tuple(
-        (_select(name), mapper) for name, mapper in (watches or {}).items())
+        (references.make_selector(name), mapper) for name, mapper in (watches or {}).items())
     return _declare(handlers.ReconcilingHandler, options)
 
 
@@ -1731,10 +1731,6 @@ def register(
         errors=errors, timeout=timeout, retries=retries, backoff=backoff,
         labels=labels, annotations=annotations, when=when,
     )(fn)
-
-
-def _select(kind: _Kind) -> references.Selector:
-    return references.Selector(*kind) if isinstance(kind, tuple) else references.Selector(kind)
 
 
 _POSITIONAL = ('arg1', 'arg2', 'arg3')

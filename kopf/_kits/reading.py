@@ -121,7 +121,7 @@ def _get_namespace() -> str | None:
 
 
 async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) -> Any:
-    resource = await applier.find(_select(kind), f"{kind!r}")
+    resource = await applier.find(references.make_selector(kind), f"{kind!r}")
     if resource.namespaced and namespace is None:
         raise ValueError(f"{resource} {name!r} needs a namespace. Pass it as namespace=.")
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
@@ -135,7 +135,7 @@ async def _get(applier: Applier, kind: Any, name: str, namespace: str | None) ->
 async def _list(
         applier: Applier, kind: Any, namespace: str | None, labels: Mapping[str, str],
 ) -> list[Any]:
-    resource = await applier.find(_select(kind), f"{kind!r}")
+    resource = await applier.find(references.make_selector(kind), f"{kind!r}")
     where = references.NamespaceName(namespace) if resource.namespaced and namespace else None
     found = applier.recall(resource, where, None)
     if found is None:
@@ -147,10 +147,6 @@ async def _list(
             found = [*(() if page.restarted else found), *page.items]
     return [_decode(kind, raw) for raw in found if labels.items() <= (
         raw['metadata'].get('labels') or {}).items()]
-
-
-def _select(kind: Any) -> references.Selector:
-    return references.Selector(*kind) if isinstance(kind, tuple) else references.Selector(kind)
 
 
 def _decode(kind: Any, raw: RawBody) -> Any:

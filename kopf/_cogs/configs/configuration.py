@@ -280,7 +280,7 @@ class WatchingSettings(
     compress lists, but not watches. Default: no.
     """
 
-    label_selectors: references.SelectorMapping[str] = dataclasses.field(
+    label_selectors: references.SelectorMapping = dataclasses.field(
         default_factory=references.SelectorMapping)
     """
     Label selectors in the notation of Kubernetes: the API server sends only the objects that match.
@@ -290,11 +290,11 @@ class WatchingSettings(
     none.
     """
 
-    field_selectors: references.SelectorMapping[str] = dataclasses.field(
+    field_selectors: references.SelectorMapping = dataclasses.field(
         default_factory=references.SelectorMapping)
     """The same as `label_selectors`, for field selectors. Default: none."""
 
-    shard_selectors: references.SelectorMapping[str] = dataclasses.field(
+    shard_selectors: references.SelectorMapping = dataclasses.field(
         default_factory=references.SelectorMapping)
     """
     The same as `label_selectors`, for shards of lists and watches, if the API server supports them.

@@ -11,7 +11,7 @@ import inspect
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Final, Generic, NewType, Protocol, TypeVar
+from typing import Any, Final, NewType, Protocol
 
 NamespaceName = NewType('NamespaceName', str)
 
@@ -485,10 +485,20 @@ def _list(texts: Iterable[str]) -> str:
 
 
 SelectorLike = Selector | SelectorFn | Marker | str | type[Any] | tuple[str | Marker, ...]
-_V = TypeVar('_V')
 
 
-class SelectorMapping(MutableMapping[SelectorLike, _V], Generic[_V]):
+def make_selector(key: SelectorLike) -> Selector:
+    """Make a selector of what stands for one: a name, several of them in a tuple, a class, etc."""
+    match key:
+        case Selector():
+            return key
+        case tuple():
+            return Selector(*key)
+        case _:
+            return Selector(key)
+
+
+class SelectorMapping(MutableMapping[SelectorLike, str]):
     """
     Values by selectors of resources, in the order of their addition.
 
@@ -496,8 +506,8 @@ class SelectorMapping(MutableMapping[SelectorLike, _V], Generic[_V]):
     three strings, a callable, `EVERYTHING`.
     """
 
-    def __init__(self, items: Mapping[SelectorLike, _V] | None = None, /) -> None:
-        self._items: dict[Selector, _V] = {}
+    def __init__(self, items: Mapping[SelectorLike, str] | None = None, /) -> None:
+        self._items: dict[Selector, str] = {}
         self.update(items or {})
 
     def __repr__(self) -> str:
@@ -509,28 +519,18 @@ class SelectorMapping(MutableMapping[SelectorLike, _V], Generic[_V]):
     def __iter__(self) -> Iterator[Selector]:
         return iter(self._items)
 
-    def __getitem__(self, key: SelectorLike) -> _V:
-        return self._items[_as_selector(key)]
+    def __getitem__(self, key: SelectorLike) -> str:
+        return self._items[make_selector(key)]
 
-    def __setitem__(self, key: SelectorLike, value: _V) -> None:
+    def __setitem__(self, key: SelectorLike, value: str) -> None:
         if not isinstance(value, str):  # it would fail much later, when the objects are listed
             raise TypeError(f"Selectors must be strings in the notation of Kubernetes, for example "
                             f"'app=web', not {value!r}.")
-        self._items[_as_selector(key)] = value
+        self._items[make_selector(key)] = value
 
     def __delitem__(self, key: SelectorLike) -> None:
-        del self._items[_as_selector(key)]
+        del self._items[make_selector(key)]
 
-    def collect(self, resource: Resource) -> list[_V]:
+    def collect(self, resource: Resource) -> list[str]:
         """Get the values of all selectors that the resource matches."""
         return [value for selector, value in self._items.items() if selector.check(resource)]
-
-
-def _as_selector(key: SelectorLike) -> Selector:
-    match key:
-        case Selector():
-            return key
-        case tuple():
-            return Selector(*key)
-        case _:
-            return Selector(key)

@@ -291,7 +291,7 @@ def test_selector_mappings_have_callables_as_keys():
     def selector_fn(resource: Resource) -> bool:
         return True
 
-    mapping: SelectorMapping[str] = SelectorMapping()
+    mapping: SelectorMapping = SelectorMapping()
     mapping[selector_fn] = 'value'
     assert mapping[selector_fn] == 'value'
 
@@ -303,13 +303,13 @@ def test_selector_mappings_refuse_what_is_no_selector(key):
 
 
 def test_selector_mappings_forget_what_is_deleted():
-    mapping: SelectorMapping[str] = SelectorMapping({'pods': 'value'})
+    mapping: SelectorMapping = SelectorMapping({'pods': 'value'})
     del mapping[('pods',)]
     assert not mapping
 
 
 def test_selector_mappings_collect_all_values_of_a_resource():
-    mapping: SelectorMapping[str] = SelectorMapping({EVERYTHING: '1', 'kex': '2', 'pods': '3'})
+    mapping: SelectorMapping = SelectorMapping({EVERYTHING: '1', 'kex': '2', 'pods': '3'})
     assert mapping.collect(KEX) == ['1', '2']
 
 
