@@ -87,6 +87,7 @@ from kopf._core.intents.stopping import (
     DaemonStoppingReason,
     SyncDaemonStopperChecker,
 )
+from kopf._core.intents.typedargs import Misfit, MisfitError
 from kopf._kits.hierarchies.adopting import (
     adjust_namespace,
     adopt,
@@ -107,7 +108,6 @@ if TYPE_CHECKING:
     from kopf._cogs.logins.serviceaccounts import login_with_service_account
     from kopf._core.engines.reconciling.generating import generated
     from kopf._core.engines.reconciling.serversideapply import apply
-    from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._kits.conditions import set_condition
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
@@ -161,7 +161,6 @@ _LAZY = {name: module for module, names in {
     'kopf._cogs.logins.serviceaccounts': ['login_with_service_account'],
     'kopf._core.engines.reconciling.serversideapply': ['apply'],
     'kopf._core.engines.reconciling.generating': ['generated'],
-    'kopf._core.intents.typedargs': ['Misfit', 'MisfitError'],
     'kopf._kits.conditions': ['set_condition'],
     'kopf._kits.conversion.declaring': ['convert'],
     'kopf._kits.conversion.moves': ['Lossy', 'Move'],

@@ -87,7 +87,7 @@ def remove_owner_reference(objs: Objects, owner: Owner | None = None) -> None:
 @overload
 def label(
         objs: Objects,
-        labels: Mapping[str, str | None] | None = ...,
+        labels: Mapping[str, str | None] | None = None,
         *,
         forced: bool = False,
         nested: Nested = None,
@@ -98,7 +98,7 @@ def label(
 @deprecated("force= is deprecated in kopf.label(); use forced=.", category=None)
 def label(
         objs: Objects,
-        labels: Mapping[str, str | None] | None = ...,
+        labels: Mapping[str, str | None] | None = None,
         *,
         forced: bool = False,
         nested: Nested = None,
@@ -108,7 +108,7 @@ def label(
 
 def label(
         objs: Objects,
-        labels: Mapping[str, str | None] | None = cast(Any, _UNSET),
+        labels: Mapping[str, str | None] | None = None,
         *,
         forced: bool = False,
         nested: Nested = None,
@@ -136,7 +136,7 @@ def label(
         warnings.warn("force= is deprecated in kopf.label(); use forced=.", DeprecationWarning,
                       stacklevel=2)
         forced = force
-    if labels is _UNSET or labels is None:
+    if labels is None:
         labels = _get_owner().metadata.labels
     paths = _parse_nested(nested)
     for manifest in manifests.flatten(objs):
@@ -148,7 +148,7 @@ def label(
 
 def harmonize_naming(
         objs: Objects,
-        name: str | None = cast(Any, _UNSET),
+        name: str | None = None,
         *,
         forced: bool = False,
         strict: bool = False,
@@ -170,7 +170,7 @@ def harmonize_naming(
     :raises LookupError: outside of handlers, if there is no ``name``.
     :raises TypeError: if ``objs`` contains something that is not an object.
     """
-    if name is _UNSET or name is None:
+    if name is None:
         name = cast(str, _get_owner().metadata.get('name'))
     for manifest in manifests.flatten(objs):
         if forced or not (manifest.read('name') or manifest.read('generateName')):
@@ -203,10 +203,6 @@ def adjust_namespace(
     """
     if namespace is _UNSET:
         namespace = _get_owner().metadata.get('namespace')
-    _place(objs, namespace, forced=forced)
-
-
-def _place(objs: Objects, namespace: str | None, *, forced: bool) -> None:
     for manifest in manifests.flatten(objs):
         if forced or not manifest.read('namespace'):
             manifest.write('namespace', namespace)
@@ -254,7 +250,7 @@ def adopt(
     objs = list(manifests.flatten(objs))  # an iterator can be consumed only once
     append_owner_reference(objs, owner=owner)
     harmonize_naming(objs, name=owner.metadata.get('name'), forced=forced, strict=strict)
-    _place(objs, owner.metadata.get('namespace'), forced=forced)  # None if it is cluster-wide
+    adjust_namespace(objs, owner.metadata.get('namespace'), forced=forced)
     label(objs, labels=owner.metadata.labels, forced=forced, nested=nested)
 
 
