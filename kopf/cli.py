@@ -141,7 +141,7 @@ def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None
         if value is not None:
             endpoints.Endpoint.parse(value)
     except endpoints.EndpointError as e:
-        raise click.BadParameter(str(e), ctx=ctx, param=param) from None
+        raise click.BadParameter(str(e)) from None
     return value
 
 
@@ -149,7 +149,7 @@ def check_name(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Refuse empty names: e.g. of unset variables in ``--namespace "$NAMESPACE,!$OTHER"``."""
     if any(part.strip().removeprefix('!') == '' for name in (value if param.multiple else [value])
            if name is not None for part in name.rstrip(', ').split(',')):
-        raise click.BadParameter("a name is empty. Is a variable unset?", ctx=ctx, param=param)
+        raise click.BadParameter("a name is empty. Is a variable unset?")
     return value
 
 
@@ -168,8 +168,7 @@ def parse_duration(ctx: click.Context, param: click.Parameter, value: str) -> fl
     with contextlib.suppress(ValueError):
         if 0 < (seconds := float(number) * UNITS[unit]) < math.inf:  # not NaN
             return seconds
-    raise click.BadParameter(
-        f"{value!r} is not a time, such as 90s, 30m, or 1h.", ctx=ctx, param=param)
+    raise click.BadParameter(f"{value!r} is not a time, such as 90s, 30m, or 1h.")
 
 
 def split_effects(ctx: click.Context, param: click.Parameter, value: str) -> Collection[str]:
@@ -177,8 +176,7 @@ def split_effects(ctx: click.Context, param: click.Parameter, value: str) -> Col
     names = [name for name in value.split(',') if name]
     for name in names:
         if name not in EFFECTS:
-            raise click.BadParameter(
-                f"{name!r} is not one of {', '.join(map(repr, EFFECTS))}.", ctx=ctx, param=param)
+            raise click.BadParameter(f"{name!r} is not one of {', '.join(map(repr, EFFECTS))}.")
     return names
 
 

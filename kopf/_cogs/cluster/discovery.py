@@ -208,7 +208,7 @@ async def observe_namespaces(
     specific = references.select_specific_namespaces(patterns)
     warning = ("There is no permission to watch namespaces: only those are served that are named "
                f"exactly: {', '.join(sorted(specific)) or 'none'}.")
-    sink = _NamespaceSink(insights, patterns=patterns, logger=logger)
+    sink = _NamespaceSink(insights, patterns, logger)
 
     def assume() -> None:
         if insights.namespaces is None:
@@ -295,22 +295,15 @@ def iter_forbidden_pauses() -> Iterator[float]:
     yield from itertools.repeat(FORBIDDEN_PAUSES[-1])
 
 
+@dataclasses.dataclass
 class _NamespaceSink(watching.Sink):
     """Keeps the names of the existing namespaces that match the patterns."""
 
-    def __init__(
-            self,
-            insights: Insights,
-            *,
-            patterns: Collection[references.NamespacePattern],
-            logger: logging.Logger,
-    ) -> None:
-        super().__init__()
-        self._insights = insights
-        self._patterns = patterns
-        self._logger = logger
-        self._reported = False
-        self._names: set[references.Namespace] = set()
+    _insights: Insights
+    _patterns: Collection[references.NamespacePattern]
+    _logger: logging.Logger
+    _reported: bool = False
+    _names: set[references.Namespace] = dataclasses.field(default_factory=set)
 
     async def fill(self, client: api.Client, settings: configuration.OperatorSettings) -> None:
         """List the namespaces once, without a watch."""
