@@ -7,10 +7,13 @@ ids. Otherwise, it would not find the progress on the existing objects.
 import base64
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
+from typing import Any, Generic, TypeVar, cast
 
 from kopf._cogs.structs import bodies, dicts, patches
+
+StorageT = TypeVar('StorageT')
+ValueT = TypeVar('ValueT')
 
 MANAGED_KEY = 'kopf-managed'
 DEFAULT_PREFIX = 'kopf.zalando.org'
@@ -128,6 +131,21 @@ class StorageKeyFormingConvention(StorageKeyMarkingConvention):
             dicts.ensure(patch, path, value)
             if value is not None and (marker := self.mark_key(full_key, body=body)):
                 dicts.ensure(patch, ('metadata', 'annotations', marker), 'yes')
+
+
+class SeveralStorages(Generic[StorageT]):
+    """Several storages that work as one."""
+
+    def __init__(self, storages: Collection[StorageT]) -> None:
+        super().__init__()
+        self.storages = storages
+
+    def _find_first(self, read: Callable[[StorageT], ValueT | None]) -> ValueT | None:
+        """Read something from the first storage that has it."""
+        for storage in self.storages:
+            if (value := read(storage)) is not None:
+                return value
+        return None
 
 
 class StorageStanzaCleaner:

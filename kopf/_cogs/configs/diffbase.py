@@ -3,7 +3,7 @@ Storages of the last-handled state of objects.
 
 Kopf detects changes as the difference between the last-handled state and the current state.
 """
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from kopf._cogs.configs import capacity, compaction, conventions
@@ -272,7 +272,7 @@ class StatusDiffBaseStorage(DiffBaseStorage):
         return compaction.is_reduced(dicts.resolve(source, self.field, None))
 
 
-class MultiDiffBaseStorage(DiffBaseStorage):
+class MultiDiffBaseStorage(conventions.SeveralStorages[DiffBaseStorage], DiffBaseStorage):
     """
     Write the last-handled state to several storages, and read it from the first storage that has
     it.
@@ -281,10 +281,6 @@ class MultiDiffBaseStorage(DiffBaseStorage):
 
     :param storages: the storages, in the order of reading.
     """
-
-    def __init__(self, storages: Collection[DiffBaseStorage]) -> None:
-        super().__init__()
-        self.storages = storages
 
     def build(
             self,
@@ -303,10 +299,7 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         return result
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
-        for storage in self.storages:
-            if (essence := storage.fetch(body=body)) is not None:
-                return essence
-        return None
+        return self._find_first(lambda storage: storage.fetch(body=body))
 
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,

@@ -285,7 +285,7 @@ class StatusProgressStorage(ProgressStorage):
         return essence
 
 
-class MultiProgressStorage(ProgressStorage):
+class MultiProgressStorage(conventions.SeveralStorages[ProgressStorage], ProgressStorage):
     """
     Write the progress to several storages, and read it from the first storage that has it.
 
@@ -294,15 +294,8 @@ class MultiProgressStorage(ProgressStorage):
     :param storages: the storages, in the order of reading.
     """
 
-    def __init__(self, storages: Collection[ProgressStorage]) -> None:
-        super().__init__()
-        self.storages = storages
-
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        for storage in self.storages:
-            if (record := storage.fetch(key=key, body=body)) is not None:
-                return record
-        return None
+        return self._find_first(lambda storage: storage.fetch(key=key, body=body))
 
     def store(
             self,
@@ -324,20 +317,14 @@ class MultiProgressStorage(ProgressStorage):
             storage.touch(body=body, patch=patch, value=value)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        for storage in self.storages:
-            if (value := storage.touched(body=body)) is not None:
-                return value
-        return None
+        return self._find_first(lambda storage: storage.touched(body=body))
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
         for storage in self.storages:
             storage.store_cycle(body=body, patch=patch, value=value)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
-        for storage in self.storages:
-            if (value := storage.fetch_cycle(body=body)) is not None:
-                return value
-        return None
+        return self._find_first(lambda storage: storage.fetch_cycle(body=body))
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         for storage in self.storages:
