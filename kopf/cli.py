@@ -89,6 +89,10 @@ class CLIControls:
     load: Callable[..., None] = loaders.preload
 
 
+EXISTING = click.Path(dir_okay=False, path_type=pathlib.Path, exists=True)
+"""The option type for files that are read at once."""
+
+
 def _get_controls() -> CLIControls:
     return click.get_current_context().ensure_object(CLIControls)
 
@@ -229,11 +233,9 @@ def _is_colored() -> bool:
 def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add the options for the content, the kubeconfig, and the faults of a sandbox."""
     path = WritablePath(dir_okay=False, path_type=pathlib.Path)
-    existing = click.Path(dir_okay=False, path_type=pathlib.Path, exists=True)
-
     option = functools.partial(helpscreens.option, section='Sandbox')
 
-    @option('--load', multiple=True, type=existing, metavar='FILE',
+    @option('--load', multiple=True, type=EXISTING, metavar='FILE',
             help="Create the objects of this YAML file at the start. Can be repeated.")
     @option('--state', type=path, metavar='FILE',
             help="Keep all objects in this file, and load them on the next run.")
@@ -288,8 +290,7 @@ _place_option = option('-n', '--namespace', metavar='NAME', callback=check_name,
                        help="Take the object of this namespace. [default: that of the kubeconfig]")
 
 _rights_options = helpscreens.combine(
-    option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
-           type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
+    option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights', type=EXISTING,
            help="Read the definitions of resources from this file. Can be repeated."),
     option('--cluster', is_flag=True, section='Rights',
            help="Ask the cluster which resources there are."),
@@ -853,8 +854,7 @@ def explain(
              "Can be repeated.")
 @option('--fail-on', default='', metavar='LIST', section='Plan', callback=split_effects,
         help="Exit with 1 if anything would be deleted, or pods would restart: deletions,restarts")
-@option('--stages', metavar='FILE', section='Plan',
-        type=click.Path(dir_okay=False, exists=True, path_type=pathlib.Path),
+@option('--stages', metavar='FILE', section='Plan', type=EXISTING,
         help="Take from this YAML file which statuses objects get from others.")
 @_paths_argument
 def plan(
@@ -945,7 +945,6 @@ def resume(id: str | None, **where: Any) -> None:
 
 def object_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add what selects the objects of a command."""
-    option = helpscreens.option
 
     @option('-n', '--namespace', metavar='NAME', callback=check_name,
             help="Take the objects of this namespace. [default: that of the kubeconfig]")
