@@ -142,38 +142,36 @@ def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str 
 
 def has_certificate(context: ssl.SSLContext) -> bool:
     """Whether the context has a certificate. A context shows this only in a handshake."""
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False
-    client_context.verify_mode = ssl.CERT_NONE
-    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = client_context.wrap_bio(downwards, upwards)
-    server = context.wrap_bio(upwards, downwards, server_side=True)
-    for side in (client, server):
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError:
-            return False
-    return True
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    return _shake_hands(context, trusting, rounds=1) is not False  # it can demand one of the client
 
 
 def is_trusted(context: ssl.SSLContext, host: str) -> bool:
     """Check if clients with the authorities of this machine accept a server with this context."""
+    trusting = credentials.make_client_context()
+    return _shake_hands(context, trusting, host, rounds=3) is True  # TLS needs two at most
+
+
+def _shake_hands(
+        context: ssl.SSLContext, client_context: ssl.SSLContext, host: str | None = None, *,
+        rounds: int,
+) -> bool | None:
+    """Let a client and a server shake hands; None if they need more rounds to agree or not."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
-    trusting = credentials.make_client_context()
-    client = trusting.wrap_bio(to_client, to_server, server_hostname=host)
+    client = client_context.wrap_bio(to_client, to_server, server_hostname=host)
     try:
-        for _ in range(3):  # TLS needs two round trips at most
+        for _ in range(rounds):
             with contextlib.suppress(ssl.SSLWantReadError):
                 client.do_handshake()
                 return True
             with contextlib.suppress(ssl.SSLWantReadError):
                 server.do_handshake()
     except ssl.SSLError:
-        pass
-    return False
+        return False
+    return None
 
 
 def get_certificates(pem: bytes) -> bytes:
