@@ -100,7 +100,8 @@ class API:
         found, granted, loop = confining.Confinement(), list[Any](), asyncio.get_running_loop()
 
         async def grant(settings: configuration.OperatorSettings) -> None:
-            rights = await confining.find_rights(registry, settings, namespaces, self.credentials)
+            rights = await confining.find_rights(
+                registry, settings, namespaces, self.client._api)
             if rights != found.rights:
                 former, found.rights = [*granted], rights
                 granted[:] = await self.client.load(*found.make_objects())

@@ -7,7 +7,7 @@ from typing import Any
 
 from kopf._cogs.clients import api, scanning
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, references
+from kopf._cogs.structs import references
 from kopf._core.engines.admission import configurations
 from kopf._core.intents import registries
 from kopf._kits.sandbox.requests import Target
@@ -71,17 +71,13 @@ async def find_rights(
         registry: registries.OperatorRegistry,
         settings: configuration.OperatorSettings,
         namespaces: Collection[references.NamespacePattern],
-        admin: credentials.Credentials,
+        admin: api.Client,
 ) -> Collection[Right]:
     """
     Find the rights that an operator needs on this API, with these settings and namespaces.
 
     :raises GrantError: if it is not known which resources a handler is for.
     """
-    client = api.Client(credentials=admin, settings=settings)
-    try:
-        found = await scanning.scan(client)
-    finally:
-        await client.close()
+    found = await scanning.scan(admin)
     return granting.find_rights(
         registry, settings, resources=found.resources, is_complete=True, namespaces=namespaces)
