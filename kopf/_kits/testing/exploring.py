@@ -322,22 +322,15 @@ class _StruckRun(runs.Run):
             await self.wait_rest()
 
     def hit_request(self, number: int) -> faults.Fault | None:
-        strike = self._strike
-        if strike is None or strike.is_call or strike.number != number:
-            return None
-        self._revision = self.sandbox.cluster.store.revision
-        return self._refuse(strike) if strike.kind.startswith('refuse') else None
-
-    def _refuse(self, strike: Strike) -> faults.Fault:
-        self._announce()
-        return faults.Fault(action='refuse', status=int(strike.kind.rpartition('-')[2]))
+        if self._strike is not None and self._strike.number == number:
+            self._revision = self.sandbox.cluster.store.revision
+        kind = self._take(number, 'refuse-409', 'refuse-422', 'refuse-429', 'refuse-500')
+        return _refuse(kind) if kind else None
 
     def hit_response(self, number: int) -> faults.Fault | None:
-        strike = self._strike
-        if strike is None or strike.is_call or strike.number != number:
-            return None
-        self._announce()
-        match strike.kind:
+        match self._take(number, 'crash', 'stale', 'stop', 'handover', 'gap', 'lose'):
+            case '':
+                return None
             case 'crash':
                 self._crash()
             case 'stale':
@@ -355,27 +348,21 @@ class _StruckRun(runs.Run):
         return faults.Fault(action='lose')
 
     def hit_call(self, number: int) -> externals.Strike:
-        strike = self._strike
-        if strike is None or strike.number != number:
-            return None
-        match strike.kind:
+        match self._take(number, 'call-before', 'call-stale', 'call-429', 'call-500'):
+            case '':
+                return None
             case 'call-before':
-                self._announce()
                 self._crash()
                 return faults.Fault(action='drop')
             case 'call-stale':
-                self._announce()
                 return 'stale'
-            case 'call-429' | 'call-500':
-                return self._refuse(strike)
-        return None
+            case kind:
+                return _refuse(kind)
 
     def hit_answer(self, call: externals.Call) -> faults.Fault | None:
-        strike = self._strike
-        if strike is None or not strike.is_call or strike.number != call.number:
-            return None
-        self._announce()
-        match strike.kind:
+        match self._take(call.number, 'call-after', 'call-lose', 'call-timeout'):
+            case '':
+                return None
             case 'call-after':
                 self._crash()
             case 'call-timeout' if not call.is_threaded:  # the time stands still for threads
@@ -383,14 +370,18 @@ class _StruckRun(runs.Run):
                 return faults.Fault(action='slow', seconds=CALL_TIMEOUT)
         return faults.Fault(action='lose')
 
+    def _take(self, number: int | None, *kinds: str) -> str:
+        """Take the strike, if it is of this write or call, and one of these; else, it is empty."""
+        strike = self._strike
+        if strike is None or strike.number != number or strike.kind not in kinds:
+            return ''
+        self.note(f"*** {strike.text} ***")
+        self._strike = None
+        return strike.kind
+
     def _crash(self) -> None:
         self.kill()
         self.change(self.restart())
-
-    def _announce(self) -> None:
-        assert self._strike is not None
-        self.note(f"*** {self._strike.text} ***")
-        self._strike = None
 
     async def _stop_and_restart(self) -> None:
         await self.stop()
@@ -417,6 +408,10 @@ class _StruckRun(runs.Run):
     async def _start_replica(self, number: int) -> None:
         await self.start(
             f'replica {number + 1}', **handovers.make_options(self.setup.options, number))
+
+
+def _refuse(kind: str) -> faults.Fault:
+    return faults.Fault(action='refuse', status=int(kind.rpartition('-')[2]))
 
 
 def _get_hints(strike: Strike, origin: runs.Run, result: runs.Run) -> Iterator[str]:
