@@ -34,89 +34,42 @@ class Feature:
     In the resource, ``PLURAL`` stands for the resource that the feature is used with. ``named``
     features need the verbs for one object only.
     """
-    purpose: str
-    condition: str
     resource: str
     verbs: tuple[str, ...]
     place: Place = Place.SERVED
     named: bool = False
 
 
+_LEASES = 'leases.coordination.k8s.io'
+_WEBHOOKS = 'validatingwebhookconfigurations.admissionregistration.k8s.io'
+_CRDS = 'customresourcedefinitions.apiextensions.k8s.io'
+
 FEATURES: Mapping[str, Feature] = {
-    'watching': Feature(
-        "follow the objects", "handlers of objects, daemons, timers, indices",
-        'PLURAL', ('list', 'watch')),
-    'changing': Feature(
-        "keep progress and finalizers, write patches",
-        "handlers of changes, daemons, timers, `kopf.reconcile`; `kopf.on.event` with the argument "
-        "`patch` or with results",
-        'PLURAL', ('patch',)),
-    'status': Feature(
-        "write results, patches of the status, conditions",
-        "the same, if the status is a subresource",
-        'PLURAL/status', ('patch',)),
-    'owning': Feature(
-        "apply, follow, and delete owned resources", "`owns=` of `kopf.reconcile`",
-        'PLURAL', ('list', 'watch', 'create', 'patch', 'delete')),
-    'blocking': Feature(
-        "set `blockOwnerDeletion` for the owner",
-        "`owns=` of `kopf.reconcile`; the resource is that of the owner",
-        'PLURAL/finalizers', ('update',)),
-    'using': Feature(
-        "follow the used resources", "`watches=` of `kopf.reconcile`",
-        'PLURAL', ('list', 'watch')),
-    'posting': Feature(
-        "post Kubernetes events", "handlers of objects, unless `settings.posting.enabled` is off",
-        'events', ('create',)),
-    'posting_elsewhere': Feature(
-        "post Kubernetes events about cluster-scoped objects", "the same",
-        'events', ('create',), Place.DEFAULT),
-    'peering': Feature(
-        "notice other operators",
-        "no `--standalone`, no leader election, no shards; with `-n`, the resource is "
-        "`kopfpeerings`",
-        'clusterkopfpeerings.kopf.dev', ('list', 'watch', 'patch'), named=True),
-    'lease_creation': Feature(
-        "create the Lease", "`--leader-elect`",
-        'leases.coordination.k8s.io', ('create',), Place.LEASES),
-    'lease': Feature(
-        "elect a leader", "`--leader-elect`",
-        'leases.coordination.k8s.io', ('get', 'watch', 'update'), Place.LEASES, named=True),
-    'shards': Feature(
-        "share the objects", "`--shards`, `--processes`",
-        'leases.coordination.k8s.io', ('get', 'list', 'create', 'update', 'delete'), Place.LEASES),
-    'webhook_creation': Feature(
-        "create the webhook configurations",
-        "`kopf.on.validate` with `settings.admission.managed`; with `kopf.on.mutate`, the resource "
-        "is `mutatingwebhookconfigurations`",
-        'validatingwebhookconfigurations.admissionregistration.k8s.io', ('create',), Place.CLUSTER),
-    'webhooks': Feature(
-        "keep the webhook configurations up to date", "the same",
-        'validatingwebhookconfigurations.admissionregistration.k8s.io', ('patch',), Place.CLUSTER,
-        named=True),
-    'certificate_creation': Feature(
-        "create the Secret of the certificates",
-        "`kopf.WebhookServiceServer`, unless the Secret is kept by others",
-        'secrets', ('create',), Place.SERVICE),
-    'certificates': Feature(
-        "follow and renew the certificates", "`kopf.WebhookServiceServer`",
-        'secrets', ('list', 'watch', 'patch'), Place.SERVICE, named=True),
-    'conversions': Feature(
-        "let the API server convert objects",
-        "`kopf.convert`, `kopf.on.convert` with `settings.admission.managed`",
-        'customresourcedefinitions.apiextensions.k8s.io', ('patch',), Place.CLUSTER, named=True),
-    'converted': Feature(
-        "wait until the API server converts objects", "`kopf.convert`, `kopf.on.convert`",
-        'customresourcedefinitions.apiextensions.k8s.io', ('list',), Place.CLUSTER),
-    'definitions': Feature(
-        "follow new and deleted resources",
-        "resources that can be custom ones, unless `settings.scanning.disabled` is on",
-        'customresourcedefinitions.apiextensions.k8s.io', ('list', 'watch'), Place.CLUSTER),
-    'namespaces': Feature(
-        "follow the namespaces", "`-n` with a pattern",
-        'namespaces', ('list', 'watch'), Place.CLUSTER),
+    'watching': Feature('PLURAL', ('list', 'watch')),
+    'changing': Feature('PLURAL', ('patch',)),
+    'status': Feature('PLURAL/status', ('patch',)),
+    'owning': Feature('PLURAL', ('list', 'watch', 'create', 'patch', 'delete')),
+    'blocking': Feature('PLURAL/finalizers', ('update',)),
+    'using': Feature('PLURAL', ('list', 'watch')),
+    'posting': Feature('events', ('create',)),
+    'posting_elsewhere': Feature('events', ('create',), Place.DEFAULT),
+    'peering': Feature('clusterkopfpeerings.kopf.dev', ('list', 'watch', 'patch'), named=True),
+    'lease_creation': Feature(_LEASES, ('create',), Place.LEASES),
+    'lease': Feature(_LEASES, ('get', 'watch', 'update'), Place.LEASES, named=True),
+    'shards': Feature(_LEASES, ('get', 'list', 'create', 'update', 'delete'), Place.LEASES),
+    'webhook_creation': Feature(_WEBHOOKS, ('create',), Place.CLUSTER),
+    'webhooks': Feature(_WEBHOOKS, ('patch',), Place.CLUSTER, named=True),
+    'certificate_creation': Feature('secrets', ('create',), Place.SERVICE),
+    'certificates': Feature('secrets', ('list', 'watch', 'patch'), Place.SERVICE, named=True),
+    'conversions': Feature(_CRDS, ('patch',), Place.CLUSTER, named=True),
+    'converted': Feature(_CRDS, ('list',), Place.CLUSTER),
+    'definitions': Feature(_CRDS, ('list', 'watch'), Place.CLUSTER),
+    'namespaces': Feature('namespaces', ('list', 'watch'), Place.CLUSTER),
 }
-"""All features that need rights."""
+"""
+All features that need rights, in the order of the table in "Print the least roles" of the
+documentation, which says what they are for, and who uses them.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
