@@ -18,10 +18,8 @@ from collections.abc import (
 from typing import Any, Protocol, TypeVar
 
 from kopf._cogs.aiokits import sharing
-from kopf._cogs.structs import references
 from kopf._core.actions import decisions, observers
 from kopf._core.engines.daemons import companions
-from kopf._core.engines.reconciling import hub
 from kopf._core.path import intake, objects
 from kopf._core.reactor import operating
 from kopf._core.reactor.roles import works
@@ -88,16 +86,6 @@ class Inspector:
         """List the watches; none before the startup handlers have succeeded."""
         watches = self.operator.watches
         return () if watches is None else watches.list_states()
-
-    def count_restarts(self) -> Mapping[references.Resource, int]:
-        """Count how many times watches were connected again, by resources."""
-        watches = self.operator.watches
-        return {} if watches is None else watches.count_restarts()
-
-    def list_externals(self) -> Sequence[hub.State]:
-        """List the external systems that were used."""
-        found = self.operator.hub
-        return () if found is None else [driver.describe() for driver in found.drivers]
 
     async def tour(self) -> AsyncIterator[objects.Item]:
         """Iterate over all objects. Those that are gone meanwhile can be among them."""

@@ -240,7 +240,8 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> Iterator[core.
         restarts[key] += 0
         if watch.pulse.quiet_since is not None:
             ages[key] = max(ages.get(key, 0.0), now - watch.pulse.quiet_since)
-    for resource, number in inspector.count_restarts().items():
+    watches = inspector.operator.watches
+    for resource, number in () if watches is None else watches.count_restarts().items():
         restarts[meters.get_controller(resource),] += number
     yield series.make_gauge('kopf_watches', "Number of running watches", KIND, running)
     yield series.make_counter(
@@ -281,7 +282,8 @@ def _read_shadow(inspector: inspection.Inspector) -> Iterator[core.Metric]:
 
 
 def _read_externals(inspector: inspection.Inspector) -> Iterator[core.Metric]:
-    states, labels = inspector.list_externals(), ('external',)
+    hub, labels = inspector.operator.hub, ('external',)
+    states = () if hub is None else [driver.describe() for driver in hub.drivers]
     for name, text, make in (
             ('drifts', "How often things in external systems were not as they should be",
              series.make_counter),
