@@ -23,6 +23,19 @@ MAX_ITEMS = 3
 NUMBERS = (-5, 100)
 """The range of numbers without limits in the schema."""
 
+FORMATS: Mapping[str, SearchStrategy[str]] = {
+    'date-time': st.datetimes(datetime.datetime(2000, 1, 1), datetime.datetime(2040, 1, 1)).map(
+        '{:%Y-%m-%dT%H:%M:%SZ}'.format),
+    'date': st.dates(datetime.date(2000, 1, 1), datetime.date(2040, 1, 1)).map(str),
+    'byte': st.binary(min_size=1, max_size=MAX_TEXT).map(
+        lambda data: base64.b64encode(data).decode()),
+    'duration': st.integers(0, 1000).map('{}s'.format),
+    'ipv4': st.ip_addresses(v=4).map(str),
+    'ipv6': st.ip_addresses(v=6).map(str),
+    'uuid': st.uuids().map(str),
+}
+"""The texts of the formats that not all texts have."""
+
 
 def find_schema(definition: Mapping[str, Any]) -> Schema:
     """
@@ -86,22 +99,8 @@ def _make_texts(schema: Schema) -> SearchStrategy[str]:
     if 'pattern' in schema:
         return _make_matching(schema['pattern']).filter(
             lambda text: shortest <= len(text) <= longest and not text.endswith('\n'))  # for `$`
-    match schema.get('format'):
-        case 'date-time':
-            return st.datetimes(
-                datetime.datetime(2000, 1, 1), datetime.datetime(2040, 1, 1)).map(
-                    lambda time: f'{time:%Y-%m-%dT%H:%M:%SZ}')
-        case 'date':
-            return st.dates(datetime.date(2000, 1, 1), datetime.date(2040, 1, 1)).map(str)
-        case 'byte':
-            return st.binary(min_size=1, max_size=MAX_TEXT).map(
-                lambda data: base64.b64encode(data).decode())
-        case 'duration':
-            return st.integers(0, 1000).map(lambda seconds: f'{seconds}s')
-        case 'ipv4' | 'ipv6' as form:
-            return st.ip_addresses(v=4 if form == 'ipv4' else 6).map(str)
-        case 'uuid':
-            return st.uuids().map(str)
+    if schema.get('format') in FORMATS:
+        return FORMATS[schema['format']]
     return st.text(ALPHABET, min_size=shortest, max_size=min(longest, shortest + MAX_TEXT))
 
 

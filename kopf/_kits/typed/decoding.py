@@ -132,20 +132,14 @@ def _compile(shape: Shape) -> Decoder:
     return _compile_record(shape)
 
 
+_NAMES: Mapping[type, str] = {
+    type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string",
+    list: "a list"}
+
+
 def _name_type(raw: Any) -> str:
     """Say what a value is, without the value: it can be secret."""
-    match raw:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a string"
-        case Mapping():
-            return "a mapping"
-    return "a list"
+    return _NAMES.get(type(raw), "a mapping")
 
 
 def _check(types: tuple[type, ...], name: str, raw: Any) -> Any:
