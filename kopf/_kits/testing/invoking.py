@@ -171,8 +171,9 @@ async def invoke(
             preview = previews.preview(
                 outcome.result, given, cause=cause, handler=handler, settings=settings)
             if preview.problems:
-                outcome = call.judge(desired.ChildrenError(preview.problems), handler, cause
-                                     )._replace(result=outcome.result)
+                outcome = execution.judge(
+                    desired.ChildrenError(preview.problems), handler, state=call.make_state(),
+                    settings=settings, logger=cause.logger)._replace(result=outcome.result)
     shown: Any = patches.Patch(call.patch).apply(raw)
     for handler_id, result in call.results.items():
         if result is not None and isinstance(handler, handlers.ChangingHandler):
@@ -241,7 +242,7 @@ class _Call:
         family = subhandling.Family(handler, run_children) if isinstance(
             handler, handlers.ChangingHandler) else None
         outcome = await execution.execute(
-            handler, cause, context=self._context, state=self._make_state(),
+            handler, cause, context=self._context, state=self.make_state(),
             extras=extras | self.kwargs, executor=self.executor, family=family)
         if outcome.patch is not None:
             merged = patches.combine(self.patch, outcome.patch)
@@ -250,14 +251,7 @@ class _Call:
         self.results[handler.id] = outcome.result
         return outcome
 
-    def judge(
-            self, e: Exception, handler: handlers.Handler, cause: causes.Cause,
-    ) -> progression.Outcome:
-        """Make the outcome of an attempt whose result is wrong."""
-        return execution.judge(
-            e, handler, state=self._make_state(), settings=self.settings, logger=cause.logger)
-
-    def _make_state(self) -> progression.HandlerState:
+    def make_state(self) -> progression.HandlerState:
         now = self._context.clock.now()
         return progression.HandlerState(
             started=now.wall - datetime.timedelta(seconds=self.runtime),
