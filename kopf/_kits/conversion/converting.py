@@ -18,7 +18,7 @@ from kopf._core.intents import callbacks
 from kopf._kits.conversion import lossless, moves
 from kopf._kits.conversion.moves import ConversionError, Object
 from kopf._kits.sandbox import schemas, statuses
-from kopf._kits.typed.vocabulary import DeclarationError
+from kopf._kits.typed.vocabulary import IMPLIED, DeclarationError
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ ANNOTATION = 'kopf.dev/only-in-'
 
 WARNING_PERIOD = 60.0
 """How often (seconds) a warning of a definition is logged: each LIST converts all objects again."""
-
-_OWN = frozenset({'apiVersion', 'kind', 'metadata'})
 
 
 class Step(NamedTuple):
@@ -285,11 +283,11 @@ def _name(fn: Callable[..., Any]) -> str:
 
 
 def _get_identity(obj: Mapping[str, Any]) -> Object:
-    return {key: value for key, value in obj.items() if key in _OWN}
+    return {key: value for key, value in obj.items() if key in IMPLIED}
 
 
 def _get_content(obj: Mapping[str, Any]) -> Object:
-    return {key: value for key, value in obj.items() if key not in _OWN}
+    return {key: value for key, value in obj.items() if key not in IMPLIED}
 
 
 def _merge_metadata(meta: Mapping[str, Any], made: Mapping[str, Any]) -> Object:

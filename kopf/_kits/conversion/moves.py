@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kopf._cogs.structs import dicts
-from kopf._kits.typed.vocabulary import DeclarationError
+from kopf._kits.typed.vocabulary import IMPLIED, DeclarationError
 
 Object = dict[str, Any]
 
 _ABSENT: Any = object()
-_UNTOUCHED = frozenset({'apiVersion', 'kind', 'metadata'})
 
 
 class ConversionError(ValueError):
@@ -54,7 +53,7 @@ class Move:
     def __post_init__(self) -> None:
         for path in (self.old, self.new):
             keys = _parse(path)
-            if not path.startswith('.') or not all(keys) or keys[0] in _UNTOUCHED:
+            if not path.startswith('.') or not all(keys) or keys[0] in IMPLIED:
                 raise DeclarationError(
                     f"{path!r} is no path of a field to move. Write the names in the API, such as "
                     f"'.spec.replicas'. Metadata cannot be moved.")

@@ -12,13 +12,10 @@ from kopf._cogs.structs import bodies, dicts
 from kopf._core.intents import typedargs
 from kopf._kits.typed import decoding, shapes, writing
 from kopf._kits.typed.shapes import Kind, Shape
-from kopf._kits.typed.vocabulary import DeclarationError
+from kopf._kits.typed.vocabulary import IMPLIED, DeclarationError
 
 ARGUMENTS = ('body', 'spec', 'status', 'old', 'new')
 """The arguments that can be typed."""
-
-UNTYPED = ('metadata', 'apiVersion', 'kind')
-"""The fields that Kubernetes itself defines."""
 
 
 def bind(
@@ -164,7 +161,7 @@ def _find(cls: type, path: dicts.FieldPath) -> Shape | None:
     :raises DeclarationError: if there is no such field.
     """
     shape: Shape | None = shapes.read(cls)
-    if path[:1] and path[0] in UNTYPED:
+    if path[:1] and path[0] in IMPLIED:
         return None
     for key in path:
         if shape is None or shape.kind in (Kind.ANY, Kind.OBJECT):

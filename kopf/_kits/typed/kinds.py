@@ -13,11 +13,10 @@ from kopf._cogs.structs import dicts, references
 from kopf._core.intents import typedargs
 from kopf._kits.typed import shapes
 from kopf._kits.typed.shapes import Kind, Shape
-from kopf._kits.typed.vocabulary import CEL, Column, DeclarationError, Scale
+from kopf._kits.typed.vocabulary import CEL, IMPLIED, Column, DeclarationError, Scale
 
 ClsT = TypeVar('ClsT', bound=type)
 
-_IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
 _VERSION = r'v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?'
 _COMMON = ('kind', 'singular', 'short', 'categories', 'scope')
 """What all versions of a kind have in common."""
@@ -358,7 +357,7 @@ def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
     from kopf._kits.typed import schemas  # it has to know much of the sandbox
     path = declared.cls.__name__
     shape = shapes.read(declared.cls)
-    own = [field for field in shape.fields if field.wire not in _IMPLIED]
+    own = [field for field in shape.fields if field.wire not in IMPLIED]
     schema = schemas.normalise(schemas.make(dataclasses.replace(
         shape, fields=tuple(own), rules=tuple(declared.rules)), path))
     subresources: dict[str, Any] = {}

@@ -18,6 +18,9 @@ from kopf._core.intents import handlers
 
 T = TypeVar('T')
 
+IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
+"""The fields that Kubernetes itself defines in all objects."""
+
 
 class DeclarationError(TypeError):
     """The API cannot have what is declared. The message names the field, and what to do."""
