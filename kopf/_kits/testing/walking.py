@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import references
+from kopf._kits.sandbox import crds
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import clients, runs, snapshots
 
@@ -174,14 +175,11 @@ def _choose_specs(
 
 
 async def _find_definition(setup: runs.Setup, resource: str) -> Mapping[str, Any]:
-    plural, _, group = resource.partition('.')
+    selector = references.Selector(resource)
     async with Sandbox() as sandbox:
         await sandbox.load(*setup.load)
         for definition in await sandbox.list('customresourcedefinitions'):
-            spec = definition['spec']
-            names = spec['names']
-            known = {names['kind'], names['plural'], names['singular']}
-            if plural in known | set(names.get('shortNames', ())) and group in ('', spec['group']):
+            if any(selector.check(kind.as_resource()) for kind in crds.kinds_of(definition)):
                 return definition
     raise ValueError(f"There is no custom resource {resource!r}. Load its definition: load=[...].")
 
