@@ -13,7 +13,7 @@ import yaml
 from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
-from kopf._kits.sandbox import direct
+from kopf._kits.sandbox import crds, direct
 from kopf._kits.testing import capturing, waiting
 
 __tracebackhide__ = True  # in the tracebacks of pytest
@@ -606,13 +606,10 @@ def _get_url(resource: references.Resource, obj: Obj) -> str:
 
 def _get_defined(crd: Obj) -> references.Resource:
     """Get the resource that a definition defines, in any served version."""
-    spec = crd['spec']
-    version = next((item['name'] for item in spec['versions'] if item['served']), None)
-    if version is None:
+    served = crds.kinds_of(crd)
+    if not served:
         raise ValueError(f"{crd['metadata']['name']} serves no version: set served: true for one.")
-    return references.Resource(
-        spec['group'], version, spec['names']['plural'], kind=spec['names']['kind'],
-        namespaced=spec['scope'] == 'Namespaced')
+    return served[0].as_resource()
 
 
 def _make_selector(kind: str | tuple[str, ...] | Mapping[str, Any]) -> references.Selector:
