@@ -295,7 +295,7 @@ def iter_forbidden_pauses() -> Iterator[float]:
     yield from itertools.repeat(FORBIDDEN_PAUSES[-1])
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _NamespaceSink(watching.Sink):
     """Keeps the names of the existing namespaces that match the patterns."""
 
