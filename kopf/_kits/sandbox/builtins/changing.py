@@ -1,3 +1,4 @@
+import functools
 import ipaddress
 from collections.abc import Callable, Container, Mapping
 from typing import Any
@@ -7,6 +8,7 @@ from kopf._kits.sandbox.builtins import completing
 
 EVICTIONS = ('node.kubernetes.io/not-ready', 'node.kubernetes.io/unreachable')
 
+SERVICES: kinds.Resource = ('', 'services')
 KEEPING_STATUS = frozenset([('', 'nodes')])
 """Those that can be created with a status."""
 
@@ -17,15 +19,19 @@ def prepare_creation(
     """
     The (completed) object as it is when it is new: no status of the client's, generated fields.
 
-    ``used`` are the cluster IPs that are taken. To be completed again, for the status.
+    ``used`` are the cluster IPs that are taken. To be completed again, for the status. The spec is
+    changed in place.
     """
     result = dict(obj)
     if kind.has_status and kind.resource not in KEEPING_STATUS:
         result.pop('status', None)
     if _is_counted(kind):
         result['metadata'] = {**result['metadata'], 'generation': 1}
-    special = _ON_CREATION.get(kind.resource)
-    return special(result, used) if special is not None else result
+    if kind.resource == SERVICES:
+        _assign_addresses(result, used)
+    elif kind.resource in _ON_CREATION:
+        _ON_CREATION[kind.resource](result)
+    return result
 
 
 def prepare_update(
@@ -34,16 +40,17 @@ def prepare_update(
 ) -> statuses.Obj:
     """
     The (completed) object as it is when it replaces the old one, not by a subresource: with
-    the old status, what is assigned once, and its changes counted.
+    the old status, what is assigned once, and its changes counted. The spec is changed in place.
     """
     result = dict(new)
     keep_status(kind, result, old)
-    if kind.resource == ('', 'services'):
-        result = _assign_addresses(_keep_addresses(result, old), used)
+    if kind.resource == SERVICES:
+        _keep_addresses(result['spec'], old['spec'])
+        _assign_addresses(result, used)
     if kind.resource == ('', 'namespaces'):
         result['spec'] = old.get('spec') or {}
     if kind.resource == ('apps', 'daemonsets'):
-        result = _count_templates(result, old)
+        _count_templates(result, old)
     if _is_counted(kind):
         generation = old['metadata'].get('generation', 0)
         if has_changed(kind, result, old):
@@ -56,14 +63,14 @@ def _is_counted(kind: kinds.Kind) -> bool:
     return bool(kinds.get_traits(kind.resource).get('counted'))
 
 
-def _count_templates(new: statuses.Obj, old: statuses.Obj) -> statuses.Obj:
+def _count_templates(new: statuses.Obj, old: statuses.Obj) -> None:
     """Daemon sets count the changes of their templates by an annotation."""
     metadata = new['metadata']
     known = (old['metadata'].get('annotations') or {}).get(completing.TEMPLATE_GENERATION, '1')
     changed = new['spec'].get('template') != old['spec'].get('template')
     count = str(int(known) + changed) if known.isdecimal() else known
-    annotations = {**(metadata.get('annotations') or {}), completing.TEMPLATE_GENERATION: count}
-    return {**new, 'metadata': {**metadata, 'annotations': annotations}}
+    new['metadata'] = {**metadata, 'annotations': {
+        **(metadata.get('annotations') or {}), completing.TEMPLATE_GENERATION: count}}
 
 
 def keep_status(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> None:
@@ -83,17 +90,16 @@ def has_changed(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> bool:
         != (statuses.dig(old, 'metadata.annotations') or {}))
 
 
-def _create_pod(pod: statuses.Obj, used: Container[str]) -> statuses.Obj:
+def _create_pod(pod: statuses.Obj) -> None:
     spec = pod['spec']
-    tolerations = list(spec.get('tolerations') or ())
+    tolerations = spec.setdefault('tolerations', [])
     for key in EVICTIONS:
         if not any(known.get('effect', 'NoExecute') == 'NoExecute'
                    and known.get('key', key) == key for known in tolerations):
             tolerations.append({'key': key, 'operator': 'Exists', 'effect': 'NoExecute',
                                 'tolerationSeconds': 300})
-    spec = {'priority': 0, 'preemptionPolicy': 'PreemptLowerPriority', **spec,
-            'tolerations': tolerations}
-    return {**pod, 'spec': spec, 'status': {'phase': 'Pending', 'qosClass': _quality(spec)}}
+    pod['spec'] = {'priority': 0, 'preemptionPolicy': 'PreemptLowerPriority', **spec}
+    pod['status'] = {'phase': 'Pending', 'qosClass': _quality(spec)}
 
 
 def _quality(spec: Mapping[str, Any]) -> str:
@@ -107,102 +113,84 @@ def _quality(spec: Mapping[str, Any]) -> str:
     return 'Guaranteed' if guaranteed else 'Burstable'
 
 
-def _create_job(job: statuses.Obj, used: Container[str]) -> statuses.Obj:
+def _create_job(job: statuses.Obj) -> None:
     """A job selects its own pods only, unless it selects manually."""
     spec, metadata = job['spec'], job['metadata']
     if spec.get('manualSelector') or 'uid' not in metadata:
-        return job
+        return
     uid, name = metadata['uid'], metadata.get('name', '')
-    template = spec.get('template') or {}
+    template = spec.setdefault('template', {})
     inner = template.get('metadata') or {}
     labels = {
         **(inner.get('labels') or {}),
         'batch.kubernetes.io/controller-uid': uid, 'batch.kubernetes.io/job-name': name,
         'controller-uid': uid, 'job-name': name,
     }
-    selector = spec.get('selector') or {}
-    matched = {**(selector.get('matchLabels') or {}), 'batch.kubernetes.io/controller-uid': uid}
-    return {
-        **job,
-        'metadata': {**metadata, 'labels': metadata.get('labels') or labels},
-        'spec': {
-            **spec,
-            'selector': {**selector, 'matchLabels': matched},
-            'template': {**template, 'metadata': {**inner, 'labels': labels}},
-        },
-    }
+    template['metadata'] = {**inner, 'labels': labels}
+    job['metadata'] = {**metadata, 'labels': metadata.get('labels') or labels}
+    selector = spec.setdefault('selector', {})
+    selector['matchLabels'] = {
+        **(selector.get('matchLabels') or {}), 'batch.kubernetes.io/controller-uid': uid}
 
 
-def _protecting(finalizer: str) -> Callable[[statuses.Obj, Container[str]], statuses.Obj]:
-    def protect(obj: statuses.Obj, used: Container[str]) -> statuses.Obj:
-        finalizers = obj['metadata'].get('finalizers') or []
-        if finalizer in finalizers:
-            return obj
-        return {**obj, 'metadata': {**obj['metadata'], 'finalizers': [*finalizers, finalizer]}}
-    return protect
+def _protect(finalizer: str, obj: statuses.Obj) -> None:
+    finalizers = obj['metadata'].get('finalizers') or []
+    if finalizer not in finalizers:
+        obj['metadata'] = {**obj['metadata'], 'finalizers': [*finalizers, finalizer]}
 
 
-def _create_namespace(namespace: statuses.Obj, used: Container[str]) -> statuses.Obj:
-    spec = namespace.get('spec') or {}
-    finalizers = spec.get('finalizers') or []
+def _create_namespace(namespace: statuses.Obj) -> None:
+    spec = namespace.setdefault('spec', {})
+    finalizers = spec.setdefault('finalizers', [])
     if 'kubernetes' not in finalizers:
-        finalizers = [*finalizers, 'kubernetes']
-    return {**namespace, 'spec': {**spec, 'finalizers': finalizers}, 'status': {'phase': 'Active'}}
+        finalizers.append('kubernetes')
+    namespace['status'] = {'phase': 'Active'}
 
 
-def _create_node(node: statuses.Obj, used: Container[str]) -> statuses.Obj:
+def _create_node(node: statuses.Obj) -> None:
     taint = {'key': 'node.kubernetes.io/not-ready', 'effect': 'NoSchedule'}
-    spec = node.get('spec') or {}
-    taints = spec.get('taints') or []
-    if any((known.get('key'), known.get('effect')) == (taint['key'], taint['effect'])
-           for known in taints):
-        return node
-    return {**node, 'spec': {**spec, 'taints': [*taints, taint]}}
+    taints = node.setdefault('spec', {}).setdefault('taints', [])
+    if not any(taint.items() <= known.items() for known in taints):
+        taints.append(taint)
 
 
-def _keep_addresses(new: statuses.Obj, old: statuses.Obj) -> statuses.Obj:
+def _keep_addresses(spec: dict[str, Any], before: Mapping[str, Any]) -> None:
     """A service keeps its addresses and ports where an update does not mention them."""
-    spec, before = new['spec'], old['spec']
     if spec.get('type') == 'ExternalName' or before.get('type') == 'ExternalName':
-        return new
+        return
     kept = {key: before[key] for key in ('clusterIP', 'clusterIPs', 'ipFamilies', 'ipFamilyPolicy')
             if key in before and not spec.get(key)}
     if 'clusterIP' in kept and spec.get('clusterIPs') == before.get('clusterIPs'):
         kept['clusterIPs'] = before['clusterIPs']
+    spec |= kept
     known = {(port.get('protocol'), port.get('port')): port['nodePort']
              for port in before.get('ports') or () if 'nodePort' in port}
-    spec = {**spec, **kept}
-    if known and spec.get('type') in ('NodePort', 'LoadBalancer'):
-        spec['ports'] = [
-            port if 'nodePort' in port or (port.get('protocol'), port.get('port')) not in known
-            else {**port, 'nodePort': known[port.get('protocol'), port.get('port')]}
-            for port in spec.get('ports') or ()
-        ]
-    return {**new, 'spec': spec}
+    for port in spec.get('ports') or ():
+        number = known.get((port.get('protocol'), port.get('port')))
+        if number is not None and spec.get('type') in ('NodePort', 'LoadBalancer'):
+            port.setdefault('nodePort', number)
 
 
-def _assign_addresses(service: statuses.Obj, used: Container[str]) -> statuses.Obj:
-    spec = dict(service['spec'])
+def _assign_addresses(service: statuses.Obj, used: Container[str]) -> None:
+    spec = service['spec']
     type_ = spec.get('type')
     if type_ == 'ExternalName':
-        return {**service, 'spec': statuses.omit(
+        service['spec'] = statuses.omit(
             spec, 'clusterIP', 'clusterIPs', 'ipFamilies', 'ipFamilyPolicy',
-            'internalTrafficPolicy')}
+            'internalTrafficPolicy')
+        return
     if not spec.get('clusterIP'):
         addresses = spec.get('clusterIPs') or [_free_address(used)]
         spec['clusterIP'] = addresses[0]
     spec.setdefault('clusterIPs', [spec['clusterIP']])
     spec.setdefault('ipFamilies', ['IPv6' if ':' in spec['clusterIP'] else 'IPv4'])
     spec.setdefault('ipFamilyPolicy', 'SingleStack')
-    if type_ in ('NodePort', 'LoadBalancer'):
-        number = sum(map(ord, service['metadata'].get('uid', ''))) % 2767
-        spec['ports'] = [
-            port if port.get('nodePort') else {**port, 'nodePort': 30000 + number + index}
-            for index, port in enumerate(spec.get('ports') or ())
-        ]
-    elif 'ports' in spec:
-        spec['ports'] = [statuses.omit(port, 'nodePort') for port in spec['ports']]
-    return {**service, 'spec': spec}
+    first = 30000 + sum(map(ord, service['metadata'].get('uid', ''))) % 2767
+    for index, port in enumerate(spec.get('ports') or ()):
+        if type_ not in ('NodePort', 'LoadBalancer'):
+            port.pop('nodePort', None)
+        elif not port.get('nodePort'):
+            port['nodePort'] = first + index
 
 
 def _free_address(used: Container[str]) -> str:
@@ -211,12 +199,11 @@ def _free_address(used: Container[str]) -> str:
                 if int(address) & 0xff and str(address) not in used)
 
 
-_ON_CREATION: dict[kinds.Resource, Callable[[statuses.Obj, Container[str]], statuses.Obj]] = {
+_ON_CREATION: dict[kinds.Resource, Callable[[statuses.Obj], None]] = {
     ('', 'pods'): _create_pod,
-    ('', 'services'): _assign_addresses,
     ('', 'namespaces'): _create_namespace,
     ('', 'nodes'): _create_node,
-    ('', 'persistentvolumeclaims'): _protecting('kubernetes.io/pvc-protection'),
-    ('', 'persistentvolumes'): _protecting('kubernetes.io/pv-protection'),
+    ('', 'persistentvolumeclaims'): functools.partial(_protect, 'kubernetes.io/pvc-protection'),
+    ('', 'persistentvolumes'): functools.partial(_protect, 'kubernetes.io/pv-protection'),
     ('batch', 'jobs'): _create_job,
 }

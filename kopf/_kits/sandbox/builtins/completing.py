@@ -22,11 +22,17 @@ def complete(kind: kinds.Kind, obj: statuses.Obj) -> statuses.Obj:
     """
     result: statuses.Obj = _fill(definitions.schema_of(kind), obj)
     special = _SPECIAL.get((kind.group, kind.kind))
-    return special(result) if special is not None else result
+    if special is not None:
+        special(result)
+    return result
 
 
 def _fill(schema: nodes.Schema, value: Any) -> Any:
-    """Fill in the defaults of the definitions and of the fields; those of fields include zeros."""
+    """
+    Fill in the defaults of the definitions and of the fields; those of fields include zeros.
+
+    Everything but the metadata is a copy, so that the functions below can change it.
+    """
     name = schema.name
     if name == scalars.QUANTITY:
         return quantities.canonicalize(value)
@@ -49,61 +55,58 @@ def _fill(schema: nodes.Schema, value: Any) -> Any:
         if default is not nodes.NOTHING and key not in result and not (
                 default == 0 and key in scalars.DROPPED_ZERO):
             result[key] = _fill(child, default) if isinstance(default, dict | list) else default
-    if name in _DEFINITIONS:
-        return _DEFINITIONS[name](result)
+    special = _DEFINITIONS.get(name)
+    if special is not None:
+        special(result)
     return result
 
 
-def _complete_container(container: dict[str, Any]) -> dict[str, Any]:
+def _complete_container(container: dict[str, Any]) -> None:
     if 'imagePullPolicy' not in container:
-        _, _, tag = container.get('image', '').rpartition('/')[2].partition(':')
-        latest = tag in ('', 'latest') and '@' not in container.get('image', '')
+        image = container.get('image', '')
+        _, _, tag = image.rpartition('/')[2].partition(':')
+        latest = tag in ('', 'latest') and '@' not in image
         container['imagePullPolicy'] = 'Always' if latest else 'IfNotPresent'
-    return container
 
 
-def _complete_volume(volume: dict[str, Any]) -> dict[str, Any]:
-    return volume if len(volume) > 1 else {**volume, 'emptyDir': {}}
+def _complete_volume(volume: dict[str, Any]) -> None:
+    if len(volume) < 2:
+        volume['emptyDir'] = {}
 
 
-def _complete_pod_spec(spec: dict[str, Any]) -> dict[str, Any]:
+def _complete_pod_spec(spec: dict[str, Any]) -> None:
     account = spec.get('serviceAccountName') or spec.get('serviceAccount')
     if account:
         spec['serviceAccountName'] = spec['serviceAccount'] = account
-    return spec
 
 
-def _complete_rolling(strategy: dict[str, Any], rolling: str) -> dict[str, Any]:
+def _complete_rolling(strategy: dict[str, Any], rolling: str) -> None:
     if strategy.get('type') == 'RollingUpdate' and 'rollingUpdate' not in strategy:
         strategy['rollingUpdate'] = dict(kinds.load(DEFAULTS)[f'io.k8s.api.apps.v1.{rolling}'])
-    return strategy
 
 
-def _complete_claim_template(spec: dict[str, Any]) -> dict[str, Any]:
+def _complete_claim_template(spec: dict[str, Any]) -> None:
     if 'volumeClaimTemplates' in spec:
         spec['volumeClaimTemplates'] = [
             {'kind': 'PersistentVolumeClaim', 'apiVersion': 'v1', **claim}
             for claim in spec['volumeClaimTemplates']
         ]
-    return spec
 
 
-def _complete_subject(subject: dict[str, Any]) -> dict[str, Any]:
-    if 'apiGroup' not in subject and subject.get('kind') in ('User', 'Group'):
-        return {**subject, 'apiGroup': 'rbac.authorization.k8s.io'}
-    return subject
+def _complete_subject(subject: dict[str, Any]) -> None:
+    if subject.get('kind') in ('User', 'Group'):
+        subject.setdefault('apiGroup', 'rbac.authorization.k8s.io')
 
 
-def _complete_limit(limit: dict[str, Any]) -> dict[str, Any]:
-    if limit.get('type') != 'Container':
-        return limit
-    default = {**(limit.get('max') or {}), **(limit.get('default') or {})}
-    requested = {**default, **(limit.get('min') or {}), **(limit.get('defaultRequest') or {})}
-    filled = {'default': default, 'defaultRequest': requested}
-    return {**limit, **{key: value for key, value in filled.items() if value}}
+def _complete_limit(limit: dict[str, Any]) -> None:
+    if limit.get('type') == 'Container':
+        default = {**(limit.get('max') or {}), **(limit.get('default') or {})}
+        requested = {**default, **(limit.get('min') or {}), **(limit.get('defaultRequest') or {})}
+        filled = {'default': default, 'defaultRequest': requested}
+        limit |= {key: value for key, value in filled.items() if value}
 
 
-_DEFINITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+_DEFINITIONS: dict[str, Callable[[dict[str, Any]], None]] = {
     'io.k8s.api.core.v1.Container': _complete_container,
     'io.k8s.api.core.v1.EphemeralContainer': _complete_container,
     'io.k8s.api.core.v1.LimitRangeItem': _complete_limit,
@@ -120,114 +123,87 @@ _DEFINITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def _complete_pod(pod: statuses.Obj) -> statuses.Obj:
+def _complete_pod(pod: statuses.Obj) -> None:
     """Unlike templates of pods, pods request what they are limited to."""
-    spec = {'enableServiceLinks': True, **pod['spec']}
-    for part in {'containers', 'initContainers'} & set(spec):
-        spec[part] = [_request_limits(container) for container in spec[part]]
-    return {**pod, 'spec': spec}
+    spec = pod['spec']
+    spec.setdefault('enableServiceLinks', True)
+    for container in (*spec.get('containers', ()), *spec.get('initContainers', ())):
+        resources = container.get('resources') or {}
+        if resources.get('limits'):
+            resources['requests'] = {**resources['limits'], **(resources.get('requests') or {})}
 
 
-def _request_limits(container: dict[str, Any]) -> dict[str, Any]:
-    resources = container.get('resources') or {}
-    limits = resources.get('limits')
-    if not limits:
-        return container
-    requests = {**limits, **(resources.get('requests') or {})}
-    return {**container, 'resources': {**resources, 'requests': requests}}
-
-
-def _complete_service(service: statuses.Obj) -> statuses.Obj:
-    spec = dict(service['spec'])
+def _complete_service(service: statuses.Obj) -> None:
+    spec = service['spec']
     type_ = spec.get('type')
-    if 'ports' in spec:
-        spec['ports'] = [
-            port if port.get('targetPort') not in (None, 0, '')
-            else {**port, 'targetPort': port.get('port', 0)} for port in spec['ports']
-        ]
-    if spec.get('sessionAffinity') == 'ClientIP' and 'sessionAffinityConfig' not in spec:
-        spec['sessionAffinityConfig'] = {'clientIP': {'timeoutSeconds': 10800}}
+    for port in spec.get('ports', ()):
+        if port.get('targetPort') in (None, 0, ''):
+            port['targetPort'] = port.get('port', 0)
+    if spec.get('sessionAffinity') == 'ClientIP':
+        spec.setdefault('sessionAffinityConfig', {'clientIP': {'timeoutSeconds': 10800}})
     if type_ != 'ExternalName':
         spec.setdefault('internalTrafficPolicy', 'Cluster')
     if type_ in ('NodePort', 'LoadBalancer'):
         spec.setdefault('externalTrafficPolicy', 'Cluster')
     if type_ == 'LoadBalancer':
         spec.setdefault('allocateLoadBalancerNodePorts', True)
-    return {**service, 'spec': spec}
 
 
-def _complete_daemons(daemons: statuses.Obj) -> statuses.Obj:
+def _complete_daemons(daemons: statuses.Obj) -> None:
     metadata = daemons.get('metadata') or {}
     annotations = {TEMPLATE_GENERATION: '1', **(metadata.get('annotations') or {})}
-    return {**daemons, 'metadata': {**metadata, 'annotations': annotations}}
+    daemons['metadata'] = {**metadata, 'annotations': annotations}
 
 
-def _complete_job(job: statuses.Obj) -> statuses.Obj:
-    spec = dict(job['spec'])
+def _complete_job(job: statuses.Obj) -> None:
+    spec = job['spec']
     if 'completions' not in spec and 'parallelism' not in spec:
         spec['completions'] = 1
-    spec.setdefault('parallelism', 1)
     if 'podFailurePolicy' in spec:
         spec.setdefault('podReplacementPolicy', 'Failed')
-    for key, value in (('backoffLimit', 6), ('completionMode', 'NonIndexed'), ('suspend', False),
-                       ('manualSelector', False), ('podReplacementPolicy', 'TerminatingOrFailed')):
-        spec.setdefault(key, value)
-    return {**job, 'spec': spec}
+    job['spec'] = {
+        'parallelism': 1, 'backoffLimit': 6, 'completionMode': 'NonIndexed', 'suspend': False,
+        'manualSelector': False, 'podReplacementPolicy': 'TerminatingOrFailed', **spec}
 
 
-def _complete_controller(controller: statuses.Obj) -> statuses.Obj:
+def _complete_controller(controller: statuses.Obj) -> None:
     """A replication controller is labelled and selects as its template tells."""
-    spec = controller['spec']
-    labels = ((spec.get('template') or {}).get('metadata') or {}).get('labels')
-    if not labels:
-        return controller
-    metadata = controller.get('metadata') or {}
-    return {
-        **controller,
-        'metadata': {**metadata, 'labels': metadata.get('labels') or labels},
-        'spec': {**spec, 'selector': spec.get('selector') or labels},
-    }
+    spec, metadata = controller['spec'], controller.get('metadata') or {}
+    labels = statuses.dig(spec, 'template.metadata.labels')
+    if labels:
+        controller['metadata'] = {**metadata, 'labels': metadata.get('labels') or labels}
+        spec['selector'] = spec.get('selector') or labels
 
 
-def _complete_policy(policy: statuses.Obj) -> statuses.Obj:
+def _complete_policy(policy: statuses.Obj) -> None:
     spec = policy['spec']
-    if 'policyTypes' in spec:
-        return policy
-    types = ['Ingress', 'Egress'] if 'egress' in spec else ['Ingress']
-    return {**policy, 'spec': {**spec, 'policyTypes': types}}
+    spec.setdefault('policyTypes', ['Ingress', 'Egress'] if 'egress' in spec else ['Ingress'])
 
 
-def _complete_secret(secret: statuses.Obj) -> statuses.Obj:
-    if 'stringData' not in secret:
-        return secret
-    encoded = {key: base64.b64encode(value.encode()).decode()
-               for key, value in secret['stringData'].items()}
-    data = {**(secret.get('data') or {}), **encoded}
-    return {**statuses.omit(secret, 'stringData'), 'data': data}
+def _complete_secret(secret: statuses.Obj) -> None:
+    for key, value in secret.pop('stringData', {}).items():
+        secret.setdefault('data', {})[key] = base64.b64encode(value.encode()).decode()
 
 
-def _complete_namespace(namespace: statuses.Obj) -> statuses.Obj:
+def _complete_namespace(namespace: statuses.Obj) -> None:
     metadata = namespace.get('metadata') or {}
     if metadata.get('name'):
-        labels = {'kubernetes.io/metadata.name': metadata['name'], **(metadata.get('labels') or {})}
-        labels['kubernetes.io/metadata.name'] = metadata['name']
-        metadata = {**metadata, 'labels': labels}
-    return {**namespace, 'metadata': metadata}
+        own = {'kubernetes.io/metadata.name': metadata['name']}
+        namespace['metadata'] = {**metadata, 'labels': {**(metadata.get('labels') or {}), **own}}
 
 
-def _complete_autoscaler(scaler: statuses.Obj) -> statuses.Obj:
-    spec = scaler.get('spec') or {}
+def _complete_autoscaler(scaler: statuses.Obj) -> None:
+    spec = scaler.setdefault('spec', {})
     if scaler.get('apiVersion') == 'autoscaling/v1':
-        return {**scaler, 'spec': {'targetCPUUtilizationPercentage': 80, **spec}}
+        spec.setdefault('targetCPUUtilizationPercentage', 80)
+        return
     if spec.get('behavior') is not None:
-        spec = {**spec, 'behavior': {
+        spec['behavior'] = {
             way: {**default, **(spec['behavior'].get(way) or {})}
-            for way, default in SCALING.items()}}
+            for way, default in SCALING.items()}
     if not spec.get('metrics'):
         target = {'type': 'Utilization', 'averageUtilization': 80}
-        metric = {'type': 'Resource', 'resource': {'name': 'cpu', 'target': target}}
-        spec = {**spec, 'metrics': [metric]}
-    return {**scaler, 'spec': spec}
+        spec['metrics'] = [{'type': 'Resource', 'resource': {'name': 'cpu', 'target': target}}]
 
 
 _PERCENT = {'type': 'Percent', 'value': 100, 'periodSeconds': 15}
@@ -239,7 +215,7 @@ SCALING: Mapping[str, Mapping[str, Any]] = {
 }
 """The defaults of how autoscalers behave, if anything is said about it."""
 
-_SPECIAL: dict[tuple[str, str], Callable[[statuses.Obj], statuses.Obj]] = {
+_SPECIAL: dict[tuple[str, str], Callable[[statuses.Obj], None]] = {
     ('', 'Pod'): _complete_pod,
     ('', 'Service'): _complete_service,
     ('', 'ReplicationController'): _complete_controller,
