@@ -38,6 +38,10 @@ class APIError(Exception):
     code: int = 500
     reason: str = 'InternalError'
 
+    def __init_subclass__(cls, *, code: int, reason: str = '') -> None:
+        """The reason of a subclass is its name, unless another one is given."""
+        cls.code, cls.reason = code, reason or cls.__name__
+
     def __init__(
             self,
             message: str,
@@ -114,23 +118,17 @@ def described(name: str, group: str, kind: str) -> Obj:
     return {key: value for key, value in details.items() if value}
 
 
-class BadRequest(APIError):
-    code = 400
-    reason = 'BadRequest'
+class BadRequest(APIError, code=400):
+    """The request is wrong, whatever objects there are."""
 
 
-class Unauthorized(APIError):
-    code = 401
-    reason = 'Unauthorized'
-
+class Unauthorized(APIError, code=401):
     def __init__(self) -> None:
         super().__init__("Unauthorized")
 
 
-class Forbidden(APIError):
+class Forbidden(APIError, code=403):
     """A missing permission, or a protected object. `Forbidden.to` makes the usual message."""
-    code = 403
-    reason = 'Forbidden'
 
     @classmethod
     def to(cls, why: str, *, group: str, plural: str, name: str = '') -> 'Forbidden':
@@ -138,10 +136,8 @@ class Forbidden(APIError):
         return cls(f"{shown} is forbidden: {why}", details=described(name, group, plural))
 
 
-class NotFound(APIError):
+class NotFound(APIError, code=404):
     """No such object; with no arguments: no such resource (a path that leads nowhere)."""
-    code = 404
-    reason = 'NotFound'
 
     def __init__(self, group: str = '', plural: str = '', name: str = '') -> None:
         if plural:
@@ -155,27 +151,18 @@ class NoPage(Exception):
     """There is nothing at all at the path: not even a status is answered, but a text."""
 
 
-class MethodNotAllowed(APIError):
-    code = 405
-    reason = 'MethodNotAllowed'
-
+class MethodNotAllowed(APIError, code=405):
     def __init__(self) -> None:
         super().__init__(
             "the server does not allow this method on the requested resource", details={})
 
 
-class NotAcceptable(APIError):
-    code = 406
-    reason = 'NotAcceptable'
-
+class NotAcceptable(APIError, code=406):
     def __init__(self, accepted: Iterable[str]) -> None:
         super().__init__(f"only the following media types are accepted: {', '.join(accepted)}")
 
 
-class AlreadyExists(APIError):
-    code = 409
-    reason = 'AlreadyExists'
-
+class AlreadyExists(APIError, code=409):
     def __init__(
             self, group: str, plural: str, name: str, *, is_being_deleted: bool = False,
     ) -> None:
@@ -186,10 +173,8 @@ class AlreadyExists(APIError):
         )
 
 
-class Conflict(APIError):
+class Conflict(APIError, code=409):
     """The object has changed, or another manager owns the fields: see `Conflict.of_managers`."""
-    code = 409
-    reason = 'Conflict'
 
     @classmethod
     def on(cls, group: str, plural: str, name: str, why: str = '') -> 'Conflict':
@@ -205,24 +190,16 @@ class Conflict(APIError):
         return cls(message, details={'causes': [cause.as_dict() for cause in causes]})
 
 
-class Expired(APIError):
+class Expired(APIError, code=410):
     """The revision asked for, or the continue token's, is not kept any more."""
-    code = 410
-    reason = 'Expired'
 
 
-class RequestEntityTooLarge(APIError):
-    code = 413
-    reason = 'RequestEntityTooLarge'
-
+class RequestEntityTooLarge(APIError, code=413):
     def __init__(self, why: str) -> None:
         super().__init__(f"Request entity too large: {why}")
 
 
-class UnsupportedMediaType(APIError):
-    code = 415
-    reason = 'UnsupportedMediaType'
-
+class UnsupportedMediaType(APIError, code=415):
     def __init__(self, accepted: Iterable[str]) -> None:
         super().__init__(
             "the body of the request was in an unknown format - "
@@ -230,13 +207,11 @@ class UnsupportedMediaType(APIError):
         )
 
 
-class Invalid(APIError):
+class Invalid(APIError, code=422):
     """
     The object breaks the rules of its kind, as the causes say; or the request is wrong, as the
     message says.
     """
-    code = 422
-    reason = 'Invalid'
 
     @classmethod
     def on(cls, group: str, kind: str, name: str, causes: Iterable[Cause]) -> 'Invalid':
@@ -252,15 +227,13 @@ class Invalid(APIError):
         )
 
 
-class InternalError(APIError):
+class InternalError(APIError, code=500):
     """Something behind the API has failed, e.g. a webhook. ``why`` is the message as it is."""
-    code = 500
-    reason = 'InternalError'
 
     def __init__(self, why: str) -> None:
         super().__init__(f"Internal error occurred: {why}", details={'causes': [{'message': why}]})
 
 
-class GatewayTimeout(APIError):
-    code = 504
-    reason = 'Timeout'
+class GatewayTimeout(APIError, code=504, reason='Timeout'):
+    """The server does not know as much as it is asked for, and has waited for it in vain."""
+

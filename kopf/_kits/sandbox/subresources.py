@@ -11,7 +11,7 @@ from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.scaling import SCALE, WORKLOADS, scale_of
-from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, MethodNotAllowed, Obj
+from kopf._kits.sandbox.statuses import BadRequest, Conflict, Invalid, MethodNotAllowed, Obj
 from kopf._kits.sandbox.writing import Writer, check_name
 
 EVICTION = Kind(group='policy', version='v1', plural='evictions', kind='Eviction',
@@ -110,10 +110,9 @@ class Subresources:
 
         def bind(pod: Obj) -> Obj:
             if pod['spec'].get('nodeName'):
-                raise APIError(
+                raise Conflict(
                     f'Operation cannot be fulfilled on pods/binding "{request.name}": pod '
                     f'{request.name} is already assigned to node "{pod["spec"]["nodeName"]}"',
-                    code=409, reason='Conflict',
                     details={'name': request.name, 'kind': 'pods/binding'})
             return {**pod, 'spec': {**pod['spec'], 'nodeName': node}}
 
