@@ -72,33 +72,19 @@ def remove(
 
     What gets empty by that becomes ``None``, as it does in the API.
     """
-    if isinstance(value, dict):
-        result = dict(value)
-        for element, fields in last.items():
-            key = element.removeprefix('f:')
-            if key not in value or not element.startswith('f:'):
-                continue
-            child, named = ownership.child_of(schema, key)
-            keepers = kept.get(element)
-            was_owned = named or fieldsets.is_member(fields)
-            if was_owned and (keepers is None or not (named or fieldsets.is_member(keepers))):
-                del result[key]
-            elif fields:
-                result[key] = remove(child, value[key], fields, keepers or {})
-        return result if result or not value else None
-    if isinstance(value, list) and schema is not None:
-        items = ownership.elements(schema, value)
-        if items is None:
-            return value
-        rest = []
-        for element, item in items.items():
-            known = last.get(element)
-            keepers = kept.get(element)
-            if known is None:
-                rest.append(item)
-            elif keepers is not None and fieldsets.is_member(keepers):
-                rest.append(remove(schema.items, item, known, keepers) if known else item)
-            elif not fieldsets.is_member(known):
-                rest.append(remove(schema.items, item, known, keepers or {}))
-        return rest if rest or not value else None
-    return value
+    parts = ownership.parts(schema, value)
+    if parts is None:
+        return value
+    is_listed = isinstance(value, list)
+    result = {}
+    for key, item in parts.items():
+        element, child = ownership.part_of(schema, key, is_listed)
+        fields, keepers = last.get(element), kept.get(element)
+        is_named = not is_listed and ownership.child_of(schema, key)[1]
+        was_owned = fields is not None and (is_named or fieldsets.is_member(fields))
+        is_kept = keepers is not None and (is_named or fieldsets.is_member(keepers))
+        if is_kept or not was_owned:
+            result[key] = remove(child, item, fields, keepers or {}) if fields else item
+    if value and not result:
+        return None
+    return list(result.values()) if is_listed else result
