@@ -2,6 +2,7 @@ import json
 import re
 from typing import Any
 
+from kopf._cogs.structs import dicts
 from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.patching import unmarshalling
 from kopf._kits.sandbox.schemas import depths
@@ -17,6 +18,7 @@ class _Inapplicable(Exception):
     """An operation does not fit the document. The API gives no details."""
 
 
+@depths.guarded
 def apply_json_patch(obj: statuses.Obj, ops: Any) -> Any:
     """
     Execute the operations one by one; all or none.
@@ -71,34 +73,31 @@ def _verify(ops: Any) -> None:
 
 
 class _Document:
-    """
-    A document under change. Containers are copied once, when they are first changed.
-    """
+    """A document under change. It shares nothing with the object, nor with the operations."""
 
     def __init__(self, root: Any) -> None:
-        self.root = root
-        self._own: dict[int, Any] = {}  # by id; the values keep the ids from being reused
+        self.root = dicts.copy(root)
         self._copied = 0
 
     def execute(self, op: Any) -> None:
         op = op or {}
-        path, value = op.get('path'), op.get('value')
+        path, source = op.get('path'), op.get('from') or ''
         if path is None:
             raise _Inapplicable
         match op.get('op'):
             case 'add':
-                self._insert(path, value)
+                self._insert(path, dicts.copy(op.get('value')))
             case 'remove':
-                self._delete(path)
+                self._remove(path)
             case 'replace':
-                self._replace(path, value)
+                self._replace(path, dicts.copy(op.get('value')))
             case 'move':
-                value = self._get(op.get('from') or '')
-                self._delete(op.get('from') or '')
+                value = self._get(source)
+                self._remove(source)
                 self._insert(path, value)
             case 'copy':
-                self._copy(op.get('from') or '', path)
-            case 'test' if same(self._get(path), value):
+                self._insert(path, self._copy(source))
+            case 'test' if same(self._get(path), op.get('value')):
                 pass
             case _:
                 raise _Inapplicable
@@ -109,30 +108,26 @@ class _Document:
                 raise _Inapplicable
             self.root = value
             return
-        container, key = self._find(path, changing=True)
-        if isinstance(container, list):
-            container[_index(key, len(container))] = value
-        else:
-            container[key] = value
+        container, key = self._find(path)
+        container[_index(key, len(container)) if isinstance(container, list) else key] = value
 
-    def _copy(self, source: str, path: str) -> None:
-        value = self._get(source)
+    def _copy(self, path: str) -> Any:
+        value = self._get(path)
         self._copied += len(json.dumps(value, separators=(',', ':')))
         if self._copied > MAX_COPIED:
             raise statuses.RequestEntityTooLarge(
                 "Unable to complete the copy, the accumulated size "
                 f"increase of copy is {self._copied}, exceeding the limit {MAX_COPIED}")
-        self._disown(value)
-        self._insert(path, value)
+        return dicts.copy(value)
 
     def _get(self, path: str) -> Any:
-        container, key = self._find(path, changing=False)
+        container, key = self._find(path)
         if isinstance(container, list):
             return container[_index(key, len(container))]
         return container.get(key)
 
     def _insert(self, path: str, value: Any) -> None:
-        container, key = self._find(path, changing=True)
+        container, key = self._find(path)
         if isinstance(container, dict):
             container[key] = value
         elif key == '-':
@@ -140,42 +135,22 @@ class _Document:
         else:
             container.insert(_index(key, len(container) + 1), value)
 
-    def _delete(self, path: str) -> None:
-        container, key = self._find(path, changing=True)
+    def _remove(self, path: str) -> None:
+        container, key = self._find(path)
         del container[_locate(container, key)]
 
-    def _find(self, path: str, *, changing: bool) -> tuple[Any, str]:
+    def _find(self, path: str) -> tuple[Any, str]:
         """The container that the path leads into, and the key in it."""
         _, *keys = path.split('/')
         if not keys:
             raise _Inapplicable
-        keys = [key.replace('~1', '/').replace('~0', '~') for key in keys]
-        if changing:
-            self.root = self._owned(self.root)
+        *parents, last = [key.replace('~1', '/').replace('~0', '~') for key in keys]
         container = self.root
-        for key in keys[:-1]:
-            at = _locate(container, key)
-            if changing:
-                container[at] = self._owned(container[at])
-            container = container[at]
+        for key in parents:
+            container = container[_locate(container, key)]
         if not isinstance(container, dict | list):
             raise _Inapplicable
-        return container, keys[-1]
-
-    def _owned(self, value: Any) -> Any:
-        if not isinstance(value, dict | list) or id(value) in self._own:
-            return value
-        value = value.copy()
-        self._own[id(value)] = value
-        return value
-
-    def _disown(self, value: Any) -> None:
-        """The value is at two places now: a change of one must not show at the other."""
-        pending = [value]
-        while pending:
-            value = pending.pop()
-            if isinstance(value, dict | list) and self._own.pop(id(value), None) is not None:
-                pending.extend(value.values() if isinstance(value, dict) else value)
+        return container, last
 
 
 def _locate(container: Any, key: str) -> Any:
