@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kopf._kits.sandbox import cells
+from kopf._kits.sandbox import cells, crds
 from kopf._kits.sandbox.kinds import Column
 from kopf._kits.sandbox.requests import META_GROUP, Request
 from kopf._kits.sandbox.statuses import BadRequest, Obj
@@ -36,10 +36,7 @@ class Maker:
             raise BadRequest(
                 "Unable to convert to Table as requested: includeObject: Invalid value: "
                 f"\"{self.include}\": must be 'Metadata', 'Object', 'None', or empty")
-        self.columns = self.kind.columns or (
-            Column('Name', 'string', 'name', 0, '.metadata.name'),
-            Column('Age', 'date', '', 0, '.metadata.creationTimestamp'),
-        )
+        self.columns = self.kind.columns or (crds.NAME_COLUMN, crds.AGE_COLUMN)
         computed = cells.get_computed(self.kind.resource)
         self.cells = [computed.get(column.name) or self._reader(column) for column in self.columns]
 
