@@ -3,7 +3,7 @@ Fields that objects can be selected by (``?fieldSelector=``), kind by kind.
 """
 from kopf._kits.sandbox.kinds import Kind, get_traits
 from kopf._kits.sandbox.selecting import FieldSelector, field_value, parse_fields
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import BadRequest, Obj
 from kopf._kits.sandbox.storage import Entry
 
 _COMMON = ('metadata.name', 'metadata.namespace')
@@ -20,18 +20,18 @@ def parse_for(kind: Kind, text: str) -> FieldSelector:
     """A selector by the fields that this kind has. Raises `BadRequest` for others."""
     own = get_traits(kind.resource).get('selectable', ())
     known = {*_COMMON, *own, *(path.lstrip('.') for path in kind.selectable)}
-
-    def unknown(field: str) -> str:
-        if kind.custom:
-            return f"field label not supported: {field}"
-        if own:
-            return f'field label "{field}" not supported for {kind.kind}' \
-                if kind.plural in ('namespaces', 'secrets', 'nodes', 'jobs', 'events') \
-                else f"field label not supported: {field}"
-        return (f'"{field}" is not a known field selector: '
-                'only "metadata.name", "metadata.namespace"')
-
-    return parse_fields(text, known.__contains__, unknown)
+    selector = parse_fields(text)
+    for field, _, _ in selector:
+        if field in known:
+            continue
+        if not own and not kind.custom:
+            raise BadRequest(f'"{field}" is not a known field selector: '
+                             'only "metadata.name", "metadata.namespace"')
+        is_told = kind.plural in ('namespaces', 'secrets', 'nodes', 'jobs', 'events')
+        raise BadRequest(
+            f'field label "{field}" not supported for {kind.kind}' if is_told and own else
+            f"field label not supported: {field}")
+    return selector
 
 
 def matches(selector: FieldSelector, kind: Kind, entry: Entry) -> bool:
@@ -49,4 +49,4 @@ def matches(selector: FieldSelector, kind: Kind, entry: Entry) -> bool:
         return field_value(obj, _ELSEWHERE.get((kind.plural, field), field)) \
             or _ZEROS.get(field, '')
 
-    return selector.matches(value_of)
+    return all((value_of(field) == value) is wanted for field, value, wanted in selector)

@@ -210,39 +210,21 @@ def _unparsed(why: str) -> BadRequest:
     return BadRequest(f"unable to parse requirement: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class FieldTerm:
-    field: str
-    value: str
-    negated: bool
+FieldSelector = list[tuple[str, str, bool]]
+"""Fields, their values, and whether they must have these, not others; all of it must hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSelector:
-    """Terms that must all hold; of nothing, it matches everything."""
-    terms: list[FieldTerm]
-
-    def __bool__(self) -> bool:
-        return bool(self.terms)
-
-    def matches(self, value_of: Callable[[str], str]) -> bool:
-        return all((value_of(term.field) == term.value) != term.negated for term in self.terms)
-
-
-def parse_fields(text: str, known: Callable[[str], bool], unknown: Callable[[str], str]) \
-        -> FieldSelector:
-    """A selector like ``metadata.name=a,spec.x!=b``; ``unknown`` tells why a field is refused."""
-    terms = []
+def parse_fields(text: str) -> FieldSelector:
+    """A selector like ``metadata.name=a,spec.x!=b``."""
+    terms: FieldSelector = []
     for part in filter(None, re.split(r'(?<!\\),', text)):
         found = re.match(r'((?:[^=!\\]|\\.|!(?!=))*)(==|=|!=)(.*)', part, re.DOTALL)
         if found is None:
             raise BadRequest(f"invalid selector: '{text}'; can't understand '{part}'")
         field, operator, value = found.groups()
         value = re.sub(r'\\([\\,=])', r'\1', value)
-        if not known(field):
-            raise BadRequest(unknown(field))
-        terms.append(FieldTerm(field, value, operator == '!='))
-    return FieldSelector(terms)
+        terms.append((field, value, operator != '!='))
+    return terms
 
 
 def field_value(obj: Obj, path: str) -> str:

@@ -2,8 +2,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from kopf._kits.sandbox import selecting
+from kopf._kits.sandbox import fields, selecting
+from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.statuses import BadRequest
+from kopf._kits.sandbox.storage import Entry
 
 
 @pytest.mark.parametrize(('text', 'labels', 'matches'), [
@@ -65,8 +67,12 @@ def test_a_selector_of_all_labels_selects_them(labels):
     assert selecting.labels_of({'matchLabels': labels}).matches(labels)
 
 
+KIND = Kind(group='x', version='v1', plural='things', kind='Thing', custom=True,
+            selectable=('.a.b', '.c'))
+
+
 def parse(text):
-    return selecting.parse_fields(text, {'a.b', 'c'}.__contains__, lambda field: f'no {field}')
+    return fields.parse_for(KIND, text)
 
 
 @pytest.mark.parametrize(('text', 'matches'), [
@@ -74,12 +80,12 @@ def parse(text):
     ('a.b=x,c!=y', True), ('a.b=y', False), (r'c=a\,b', False),
 ])
 def test_fields_are_selected(text, matches):
-    obj = {'a': {'b': 'x'}}
-    assert parse(text).matches(lambda field: selecting.field_value(obj, field)) is matches
+    entry = Entry(('', 'n'), 'u', 1, b'{"a":{"b":"x"}}', None)
+    assert fields.matches(parse(text), KIND, entry) is matches
 
 
 def test_unknown_fields_are_refused():
-    with pytest.raises(BadRequest, match='no d'):
+    with pytest.raises(BadRequest, match='field label not supported: d'):
         parse('d=1')
 
 
