@@ -1,8 +1,8 @@
+import copy
 import json
 import re
 from typing import Any
 
-from kopf._cogs.structs import dicts
 from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.patching import unmarshalling
 from kopf._kits.sandbox.schemas import depths
@@ -18,7 +18,6 @@ class _Inapplicable(Exception):
     """An operation does not fit the document. The API gives no details."""
 
 
-@depths.guarded
 def apply_json_patch(obj: statuses.Obj, ops: Any) -> Any:
     """
     Execute the operations one by one; all or none.
@@ -73,31 +72,34 @@ def _verify(ops: Any) -> None:
 
 
 class _Document:
-    """A document under change. It shares nothing with the object, nor with the operations."""
+    """
+    A document under change. Whatever is changed, and all that it is in, is copied before, as it
+    can be shared with the object, with the operations, and with other places of the document.
+    """
 
     def __init__(self, root: Any) -> None:
-        self.root = dicts.copy(root)
+        self.root = root
         self._copied = 0
 
     def execute(self, op: Any) -> None:
         op = op or {}
-        path, source = op.get('path'), op.get('from') or ''
+        path, source, value = op.get('path'), op.get('from') or '', op.get('value')
         if path is None:
             raise _Inapplicable
         match op.get('op'):
             case 'add':
-                self._insert(path, dicts.copy(op.get('value')))
+                self._insert(path, value)
             case 'remove':
                 self._remove(path)
             case 'replace':
-                self._replace(path, dicts.copy(op.get('value')))
+                self._replace(path, value)
             case 'move':
                 value = self._get(source)
                 self._remove(source)
                 self._insert(path, value)
             case 'copy':
                 self._insert(path, self._copy(source))
-            case 'test' if same(self._get(path), op.get('value')):
+            case 'test' if same(self._get(path), value):
                 pass
             case _:
                 raise _Inapplicable
@@ -108,7 +110,7 @@ class _Document:
                 raise _Inapplicable
             self.root = value
             return
-        container, key = self._find(path)
+        container, key = self._open(path)
         container[_index(key, len(container)) if isinstance(container, list) else key] = value
 
     def _copy(self, path: str) -> Any:
@@ -118,16 +120,16 @@ class _Document:
             raise statuses.RequestEntityTooLarge(
                 "Unable to complete the copy, the accumulated size "
                 f"increase of copy is {self._copied}, exceeding the limit {MAX_COPIED}")
-        return dicts.copy(value)
+        return value
 
     def _get(self, path: str) -> Any:
-        container, key = self._find(path)
+        container, key = self._open(path, copying=False)
         if isinstance(container, list):
             return container[_index(key, len(container))]
         return container.get(key)
 
     def _insert(self, path: str, value: Any) -> None:
-        container, key = self._find(path)
+        container, key = self._open(path)
         if isinstance(container, dict):
             container[key] = value
         elif key == '-':
@@ -136,18 +138,21 @@ class _Document:
             container.insert(_index(key, len(container) + 1), value)
 
     def _remove(self, path: str) -> None:
-        container, key = self._find(path)
+        container, key = self._open(path)
         del container[_locate(container, key)]
 
-    def _find(self, path: str) -> tuple[Any, str]:
+    def _open(self, path: str, *, copying: bool = True) -> tuple[Any, str]:
         """The container that the path leads into, and the key in it."""
         _, *keys = path.split('/')
         if not keys:
             raise _Inapplicable
         *parents, last = [key.replace('~1', '/').replace('~0', '~') for key in keys]
-        container = self.root
+        container = self.root = copy.copy(self.root) if copying else self.root
         for key in parents:
-            container = container[_locate(container, key)]
+            at = _locate(container, key)
+            if copying:
+                container[at] = copy.copy(container[at])
+            container = container[at]
         if not isinstance(container, dict | list):
             raise _Inapplicable
         return container, last
