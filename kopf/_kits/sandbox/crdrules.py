@@ -145,14 +145,12 @@ def _check_columns(columns: list[Mapping[str, Any]], field: str) -> Causes:
         place = f'{field}.additionalPrinterColumns[{index}]'
         if not column.get('name'):
             yield wordings.required(f'{place}.name')
-        if not column.get('type'):
-            yield wordings.required(f'{place}.type', f"must be one of {','.join(COLUMN_TYPES)}")
-        elif column['type'] not in COLUMN_TYPES:
-            yield wordings.invalid(
-                f'{place}.type', column['type'], f"must be one of {','.join(COLUMN_TYPES)}")
-        if column.get('format') and column['format'] not in COLUMN_FORMATS:
-            yield wordings.invalid(
-                f'{place}.format', column['format'], f"must be one of {','.join(COLUMN_FORMATS)}")
+        for key, known in (('type', COLUMN_TYPES), ('format', COLUMN_FORMATS)):
+            value, why = column.get(key), f"must be one of {','.join(known)}"
+            if value and value not in known:
+                yield wordings.invalid(f'{place}.{key}', value, why)
+            elif not value and key == 'type':
+                yield wordings.required(f'{place}.type', why)
         path = column.get('jsonPath') or ''
         if not path:
             yield wordings.required(f'{place}.JSONPath')
@@ -205,16 +203,11 @@ def _check_stored(crd: statuses.Obj) -> Causes:
 
 
 def _check_changes(spec: Mapping[str, Any], old: statuses.Obj) -> Causes:
-    before = old['spec']
-    for field, new_value, old_value in (
-            ('spec.group', spec.get('group'), before.get('group')),
-            ('spec.names.plural', spec['names'].get('plural'), before['names'].get('plural')),
-            *((('spec.scope', spec.get('scope'), before.get('scope')),
-               ('spec.names.kind', spec['names'].get('kind'), before['names'].get('kind')))
-              if crds.is_established(old) else ()),
-    ):
-        if new_value != old_value:
-            yield wordings.immutable(field, new_value)
+    for field in ('group', 'names.plural',
+                  *(('scope', 'names.kind') if crds.is_established(old) else ())):
+        value = statuses.dig(spec, field)
+        if value != statuses.dig(old['spec'], field):
+            yield wordings.immutable(f'spec.{field}', value)
     names = {version.get('name') for version in spec.get('versions') or ()}
     for index, name in enumerate((old.get('status') or {}).get('storedVersions') or ()):
         if name not in names:

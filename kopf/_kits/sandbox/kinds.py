@@ -210,10 +210,7 @@ def _builtin(group: str, version: str, facts: Mapping[str, Any]) -> Kind:
         short_names=tuple(facts.get('shortNames', ())),
         categories=tuple(facts.get('categories', ())),
         subresources={
-            sub['name']: Subresource(
-                name=sub['name'], verbs=tuple(sub['verbs']), kind=sub['kind'],
-                group=sub.get('group', ''), version=sub.get('version', ''),
-            )
+            sub['name']: Subresource(**{**sub, 'verbs': tuple(sub['verbs'])})
             for sub in facts.get('subresources', ())
         },
         columns=tuple(Column(*column) for column in facts.get('columns', ())),

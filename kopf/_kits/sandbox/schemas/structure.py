@@ -11,19 +11,13 @@ TYPES = ("array", "boolean", "integer", "number", "object", "string")
 UNSUPPORTED = ('$ref', 'additionalItems', 'definitions', 'dependencies', 'id', 'patternProperties')
 COMBINATIONS = ('allOf', 'anyOf', 'oneOf')
 FORBIDDEN_IN_COMBINATIONS = {
-    'additionalProperties': "must be undefined to be structural",
-    'default': "must be undefined to be structural",
-    'description': "must be empty to be structural",
-    'nullable': "must be false to be structural",
-    'title': "must be empty to be structural",
-    'type': "must be empty to be structural",
-    'x-kubernetes-embedded-resource': "must be false to be structural",
-    'x-kubernetes-int-or-string': "must be false to be structural",
-    'x-kubernetes-list-map-keys': "must be empty to be structural",
-    'x-kubernetes-list-type': "must be undefined to be structural",
-    'x-kubernetes-map-type': "must be undefined to be structural",
-    'x-kubernetes-preserve-unknown-fields': "must be false to be structural",
+    'additionalProperties': 'undefined', 'default': 'undefined', 'description': 'empty',
+    'nullable': 'false', 'title': 'empty', 'type': 'empty',
+    'x-kubernetes-embedded-resource': 'false', 'x-kubernetes-int-or-string': 'false',
+    'x-kubernetes-list-map-keys': 'empty', 'x-kubernetes-list-type': 'undefined',
+    'x-kubernetes-map-type': 'undefined', 'x-kubernetes-preserve-unknown-fields': 'false',
 }
+"""Keywords that are not for schemas in combinations, and what they must be there."""
 
 Raw = Mapping[str, Any]
 Causes = Iterator[statuses.Cause]
@@ -235,10 +229,10 @@ def _check_map_items(items: Raw, keys: list[str], field: str) -> Causes:
 
 def _check_combined(raw: Raw, field: str, types_known: bool) -> Causes:
     """Schemas of combinations may restrict values, but not tell what there is."""
-    for key, why in FORBIDDEN_IN_COMBINATIONS.items():
+    for key, state in FORBIDDEN_IN_COMBINATIONS.items():
         if raw.get(key) is not None and raw.get(key) is not False and not (
                 key == 'type' and types_known):
-            yield wordings.forbidden(f'{field}.{key}', why)
+            yield wordings.forbidden(f'{field}.{key}', f"must be {state} to be structural")
     if raw.get('properties') and isinstance(raw.get('additionalProperties'), dict):
         yield wordings.forbidden(f'{field}.additionalProperties',
                                "additionalProperties and properties are mutual exclusive")
