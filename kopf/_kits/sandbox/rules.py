@@ -11,11 +11,8 @@ from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.statuses import Cause, Forbidden, Invalid, Obj
 from kopf._kits.sandbox.storage import Entry
-from kopf._kits.sandbox.wordings import too_long
 
 SERVICES: Resource = ('', 'services')
-#: How much data config maps and secrets can have, in bytes.
-MAX_DATA = 1024 * 1024
 _PROTECTED = ('default', 'kube-system', 'kube-public')
 
 
@@ -36,16 +33,11 @@ def complete(kind: Kind, obj: Obj, *, nulls: bool = False) -> Obj:
 
 def prepare_creation(cluster: Cluster, kind: Kind, obj: Obj) -> Obj:
     """Make of a (completed) object what the API makes of every new one, before it is admitted."""
-    if kind.custom:
-        obj['metadata']['generation'] = 1
-        if kind.has_status:
-            obj.pop('status', None)
-        return obj
     made = builtins.prepare_creation(kind, obj, used=_addresses(cluster, kind))
     if kind.resource == CRDS:
         spec = made.get('spec') or {}
         return {**made, 'status': crds.initial_status(made)} if spec.get('versions') else made
-    return complete(kind, made)
+    return made if kind.custom else complete(kind, made)
 
 
 def prepare_update(cluster: Cluster, kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
@@ -55,13 +47,11 @@ def prepare_update(cluster: Cluster, kind: Kind, new: Obj, old: Obj, subresource
     if subresource == 'finalize':
         return {**old, 'spec': {**old.get('spec', {}), 'finalizers': list(
             (new.get('spec') or {}).get('finalizers') or ())}}
-    if not kind.custom:
-        made = builtins.prepare_update(kind, new, old, used=_addresses(cluster, kind))
-        return _with_stored_versions(made) if kind.resource == CRDS else made
-    builtins.keep_status(kind, new, old)
-    if builtins.has_changed(kind, new, old):
-        new['metadata']['generation'] = old['metadata'].get('generation', 0) + 1
-    return new
+    made = builtins.prepare_update(kind, new, old, used=_addresses(cluster, kind))
+    if kind.resource == CRDS:  # a definition remembers what its objects were ever stored as
+        stored = {'storedVersions': crds.stored_versions(made)}
+        made['status'] = {**(made.get('status') or {}), **stored}
+    return made
 
 
 def _with_status_of(new: Obj, old: Obj) -> Obj:
@@ -72,12 +62,6 @@ def _with_status_of(new: Obj, old: Obj) -> Obj:
     if 'managedFields' in new['metadata']:
         made['metadata']['managedFields'] = new['metadata']['managedFields']
     return made
-
-
-def _with_stored_versions(crd: Obj) -> Obj:
-    """A definition remembers what its objects were ever stored as."""
-    return {**crd, 'status': {
-        **(crd.get('status') or {}), 'storedVersions': crds.stored_versions(crd)}}
 
 
 def _addresses(cluster: Cluster, kind: Kind) -> frozenset[str]:
@@ -103,23 +87,11 @@ def validate(kind: Kind, new: Obj, old: Obj | None, subresource: str = '') -> No
         causes += crdrules.validate(new, old)
     elif not subresource:
         causes += builtins.validate(kind, new)
-        causes += _check_size(kind, new)
         if old is not None:
             causes += builtins.validate_update(kind, new, old)
     if causes:
         name = new['metadata'].get('name') or ''
         raise Invalid.on(kind.group, kind.kind, name, causes)
-
-
-def _check_size(kind: Kind, obj: Obj) -> list[Cause]:
-    """See that the data is not more than it may be; it is counted as it would be in files."""
-    if kind.resource not in (('', 'configmaps'), ('', 'secrets')):
-        return []
-    plain, encoded, field = (obj.get('data'), obj.get('binaryData'), '[]') \
-        if kind.plural == 'configmaps' else ({}, obj.get('data'), 'data')
-    size = sum(len(value) * 3 // 4 for value in (encoded or {}).values()) \
-        + sum(len(value.encode('utf-8', 'replace')) for value in (plain or {}).values())
-    return [too_long(field, MAX_DATA)] if size > MAX_DATA else []
 
 
 def warn(kind: Kind, new: Obj, old: Obj | None) -> list[str]:

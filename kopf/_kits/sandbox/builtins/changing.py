@@ -43,7 +43,10 @@ def prepare_update(
     the old status, what is assigned once, and its changes counted. The spec is changed in place.
     """
     result = dict(new)
-    keep_status(kind, result, old)
+    if kind.has_status:
+        result.pop('status', None)
+        if 'status' in old:
+            result['status'] = old['status']
     if kind.resource == SERVICES:
         _keep_addresses(result['spec'], old['spec'])
         _assign_addresses(result, used)
@@ -51,16 +54,14 @@ def prepare_update(
         result['spec'] = old.get('spec') or {}
     if kind.resource == ('apps', 'daemonsets'):
         _count_templates(result, old)
-    if _is_counted(kind):
-        generation = old['metadata'].get('generation', 0)
-        if has_changed(kind, result, old):
-            generation += 1
+    if _is_counted(kind) and _has_changed(kind, result, old):
+        generation = old['metadata'].get('generation', 0) + 1
         result['metadata'] = {**result['metadata'], 'generation': generation}
     return result
 
 
 def _is_counted(kind: kinds.Kind) -> bool:
-    return bool(kinds.get_traits(kind.resource).get('counted'))
+    return kind.custom or bool(kinds.get_traits(kind.resource).get('counted'))
 
 
 def _count_templates(new: statuses.Obj, old: statuses.Obj) -> None:
@@ -73,15 +74,7 @@ def _count_templates(new: statuses.Obj, old: statuses.Obj) -> None:
         **(metadata.get('annotations') or {}), completing.TEMPLATE_GENERATION: count}}
 
 
-def keep_status(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> None:
-    """Put the old status into the new object, if the status is a subresource."""
-    if kind.has_status:
-        new.pop('status', None)
-        if 'status' in old:
-            new['status'] = old['status']
-
-
-def has_changed(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> bool:
+def _has_changed(kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj) -> bool:
     """Whether a change counts as a new generation."""
     ignored = ('metadata', 'apiVersion', 'kind', *(('status',) if kind.has_status else ()))
     return statuses.omit(new, *ignored) != statuses.omit(old, *ignored) or (

@@ -8,6 +8,10 @@ from kopf._kits.sandbox.schemas import definitions, nodes, paths
 
 Causes = Iterator[statuses.Cause]
 
+MAX_DATA = 1024 * 1024
+"""How much data config maps and secrets can have, in bytes."""
+
+
 def validate(kind: kinds.Kind, obj: statuses.Obj) -> list[statuses.Cause]:
     """
     What is wrong with the (completed) object of a built-in kind, besides its metadata.
@@ -69,6 +73,12 @@ def _check_data(obj: statuses.Obj) -> Causes:
                 yield wordings.invalid(field, key, f"must not be '{key}'")
             elif part == 'data' and key in binary:
                 yield wordings.invalid(field, key, "duplicate of key present in binaryData")
+    # The data is counted as it would be in files.
+    plain, encoded, field = ({}, data, 'data') if obj['kind'] == 'Secret' else (data, binary, '[]')
+    size = sum(len(value.encode('utf-8', 'replace')) for value in plain.values()) \
+        + sum(len(value) * 3 // 4 for value in encoded.values())
+    if size > MAX_DATA:
+        yield wordings.too_long(field, MAX_DATA)
 
 
 def _check_claim(claim: statuses.Obj) -> Causes:
