@@ -67,7 +67,7 @@ class _Table:
     entries: dict[Key, Entry] = field(default_factory=dict)
     #: All keys, in order.
     keys: list[Key] = field(default_factory=list)
-    listeners: dict[object, Listener] = field(default_factory=dict)
+    listeners: list[Listener] = field(default_factory=list)
 
 
 class Store:
@@ -141,9 +141,8 @@ class Store:
     def listen(self, resource: Resource, listener: Listener) -> Callable[[], None]:
         """Call a function for every change of a resource. The result is a function to stop that."""
         listeners = self._tables[resource].listeners
-        token = object()
-        listeners[token] = listener
-        return lambda: (listeners.pop(token, None), None)[1]
+        listeners.append(listener)
+        return lambda: listeners.remove(listener)
 
     # Writing.
 
@@ -206,9 +205,7 @@ class Store:
         changes.append(change)
         if len(changes) > self._history:
             self.compacted = changes.popleft().revision
-        for listener in tuple(table.listeners.values()):
-            listener(change)
-        for listener in self.listeners:
+        for listener in (*table.listeners, *self.listeners):
             listener(change)
 
     # Surviving.
