@@ -36,14 +36,13 @@ def decode(body: bytes) -> Obj:
         if not body.startswith(MAGIC):
             raise ValueError("provided data does not appear to be a protobuf message, "
                              "expected prefix [107 56 115 0]")
-        outer = dict(_split(body[len(MAGIC):]))
-        typed = dict(_split(_bytes(outer.get(1, b''))))
-        api_version = _bytes(typed.get(1, b'')).decode()
-        kind = _bytes(typed.get(2, b'')).decode()
+        outer = body[len(MAGIC):]
+        typed = _part(outer, 1)
+        api_version, kind = _part(typed, 1).decode(), _part(typed, 2).decode()
         message = _message_of(api_version, kind)
         if message is None:
             raise ValueError(f'no kind "{kind}" is registered for version "{api_version}"')
-        obj = _decode(message, _bytes(outer.get(2, b'')), 0)
+        obj = _decode(message, _part(outer, 2), 0)
         return {'kind': kind, 'apiVersion': api_version, **obj}
     except (ValueError, struct.error, IndexError, OverflowError) as e:
         raise encoding.DecodingError(str(e)) from None
@@ -108,6 +107,16 @@ def _bytes(value: int | bytes) -> bytes:
     return value
 
 
+def _part(raw: bytes, number: int) -> bytes:
+    """The bytes in a field of a message; empty if they are absent."""
+    return _bytes(dict(_split(raw)).get(number, b''))
+
+
+def _signed(value: int | bytes) -> int:
+    number = value if isinstance(value, int) else 0
+    return number - (1 << 64) if number >= 1 << 63 else number
+
+
 def _decode(message: str, raw: bytes, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("proto: exceeded max depth")
@@ -149,8 +158,7 @@ def _value(type: str, value: int | bytes, depth: int) -> Any:
         case 'bool':
             return bool(value)
         case 'int32' | 'int64':
-            number = value if isinstance(value, int) else 0
-            return number - (1 << 64) if number >= 1 << 63 else number
+            return _signed(value)
         case 'double':
             number = struct.unpack('<d', _bytes(value))[0]
             return int(number) if float(number).is_integer() else number
@@ -159,39 +167,29 @@ def _value(type: str, value: int | bytes, depth: int) -> Any:
 
 def _time(raw: bytes, *, micro: bool = False) -> str | None:
     parts = dict(_split(raw))
-    seconds, nanos = parts.get(1, 0), parts.get(2, 0)
-    if not isinstance(seconds, int) or not isinstance(nanos, int) or not parts:
-        return None
-    seconds = seconds - (1 << 64) if seconds >= 1 << 63 else seconds
     time = datetime.datetime(1970, 1, 1) + datetime.timedelta(
-        seconds=seconds, microseconds=nanos // 1000)
-    if time.year < 2:
+        seconds=_signed(parts.get(1, 0)), microseconds=_signed(parts.get(2, 0)) // 1000)
+    if not parts or time.year < 2:
         return None
     text = time.strftime('%Y-%m-%dT%H:%M:%S')
     return f'{text}.{time.microsecond:06}Z' if micro else f'{text}Z'
 
 
 def _string(raw: bytes) -> str:
-    return _bytes(dict(_split(raw)).get(1, b'')).decode('utf-8', 'replace')
+    return _part(raw, 1).decode('utf-8', 'replace')
 
 
 def _int_or_string(raw: bytes) -> int | str:
     parts = dict(_split(raw))
-    if parts.get(1):
-        return _bytes(parts.get(3, b'')).decode('utf-8', 'replace')
-    number = parts.get(2, 0)
-    assert isinstance(number, int)
-    return number - (1 << 64) if number >= 1 << 63 else number
+    return _part(raw, 3).decode('utf-8', 'replace') if parts.get(1) else _signed(parts.get(2, 0))
 
 
 def _duration(raw: bytes) -> str:
-    nanos = dict(_split(raw)).get(1, 0)
-    assert isinstance(nanos, int)
-    return f'{nanos / 1e9:g}s'
+    return f'{_signed(dict(_split(raw)).get(1, 0)) / 1e9:g}s'
 
 
 def _json(raw: bytes) -> Any:
-    found = _bytes(dict(_split(raw)).get(1, b''))
+    found = _part(raw, 1)
     return encoding.decode(found) if found else None
 
 
