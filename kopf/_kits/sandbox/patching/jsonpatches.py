@@ -3,8 +3,7 @@ import json
 import re
 from typing import Any
 
-from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.patching import unmarshalling
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.schemas import depths
 
 MAX_OPERATIONS = 10_000
@@ -57,18 +56,21 @@ def find_unknown_members(ops: Any) -> list[str]:
 
 def _verify(ops: Any) -> None:
     if not isinstance(ops, list):
-        raise unmarshalling.unmarshalling_error(ops, 'value', '[]handlers.jsonPatchOp')
+        raise _undecodable(ops, "value of type []handlers.jsonPatchOp")
     if len(ops) > MAX_OPERATIONS:
         raise statuses.RequestEntityTooLarge(
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
     for op in ops:
         if op is not None and not isinstance(op, dict):
-            raise unmarshalling.unmarshalling_error(op, 'value', 'handlers.jsonPatchOp')
+            raise _undecodable(op, "value of type handlers.jsonPatchOp")
         for member in ('op', 'path', 'from'):
             value = (op or {}).get(member)
             if value is not None and not isinstance(value, str):
-                raise unmarshalling.unmarshalling_error(
-                    value, f'struct field jsonPatchOp.{member}', 'string')
+                raise _undecodable(value, f"struct field jsonPatchOp.{member} of type string")
+
+
+def _undecodable(value: Any, where: str) -> statuses.BadRequest:
+    return statuses.BadRequest(f"error decoding patch: {wordings.not_decoded(value, where)}")
 
 
 class _Document:

@@ -1,8 +1,7 @@
 from typing import Any
 
 from kopf._cogs.structs import patches
-from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.patching import unmarshalling
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.schemas.depths import guarded
 
 
@@ -17,7 +16,8 @@ def apply_merge_patch(obj: statuses.Obj, patch: Any) -> statuses.Obj:
     if patch is None:
         raise statuses.BadRequest("Invalid JSON Patch")
     if not isinstance(patch, dict):
-        raise unmarshalling.unmarshalling_error(patch, 'value', 'map[string]interface {}')
+        text = wordings.not_decoded(patch, "value of type map[string]interface {}")
+        raise statuses.BadRequest(f"error decoding patch: {text}")
     return patches.merge(obj, _prune_lists(patch))
 
 
