@@ -1,7 +1,6 @@
 """
 The API without HTTP: for tests in the same process. Requests have the same effect as over HTTP.
 """
-import builtins
 import functools
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import yaml
 
 from kopf._cogs.helpers import yamltexts
-from kopf._kits.sandbox import conversions, encoding, objects, reading
+from kopf._kits.sandbox import encoding
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
@@ -72,14 +71,9 @@ class Direct:
         request = Request(
             verb='list', kind=kind, namespace=namespace or '',
             query={'labelSelector': [labels], 'fieldSelector': [fields]})
-        await self._cluster.origin.prepare(request)
-        found, _ = reading.page(self._cluster, request, reading.selection_of(request))
-
-        async def load() -> builtins.list[Obj]:
-            objects.demand(kind, [entry.raw for entry in found])
-            return [self._cluster.load(kind, entry) for entry in found]
-
-        return await conversions.run(self._cluster, load)
+        found = await self._answer(request)
+        own = {} if kind.custom else {'kind': kind.kind, 'apiVersion': kind.api_version}
+        return [{**own, **item} for item in found['items']]
 
     async def create(self, obj: Mapping[str, Any]) -> Obj:
         """
