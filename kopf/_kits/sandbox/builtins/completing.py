@@ -1,5 +1,4 @@
 import base64
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,6 +54,8 @@ def _fill(schema: nodes.Schema, value: Any) -> Any:
         if default is not nodes.NOTHING and key not in result and not (
                 default == 0 and key in scalars.DROPPED_ZERO):
             result[key] = _fill(child, default) if isinstance(default, dict | list) else default
+    if result.get('type') == 'RollingUpdate' and 'rollingUpdate' in schema.properties:
+        result.setdefault('rollingUpdate', _fill(schema.properties['rollingUpdate'], {}))
     special = _DEFINITIONS.get(name)
     if special is not None:
         special(result)
@@ -78,11 +79,6 @@ def _complete_pod_spec(spec: dict[str, Any]) -> None:
     account = spec.get('serviceAccountName') or spec.get('serviceAccount')
     if account:
         spec['serviceAccountName'] = spec['serviceAccount'] = account
-
-
-def _complete_rolling(strategy: dict[str, Any], rolling: str) -> None:
-    if strategy.get('type') == 'RollingUpdate' and 'rollingUpdate' not in strategy:
-        strategy['rollingUpdate'] = dict(kinds.load(DEFAULTS)[f'io.k8s.api.apps.v1.{rolling}'])
 
 
 def _complete_claim_template(spec: dict[str, Any]) -> None:
@@ -112,12 +108,6 @@ _DEFINITIONS: dict[str, Callable[[dict[str, Any]], None]] = {
     'io.k8s.api.core.v1.LimitRangeItem': _complete_limit,
     'io.k8s.api.core.v1.Volume': _complete_volume,
     'io.k8s.api.core.v1.PodSpec': _complete_pod_spec,
-    'io.k8s.api.apps.v1.DeploymentStrategy':
-        functools.partial(_complete_rolling, rolling='RollingUpdateDeployment'),
-    'io.k8s.api.apps.v1.StatefulSetUpdateStrategy':
-        functools.partial(_complete_rolling, rolling='RollingUpdateStatefulSetStrategy'),
-    'io.k8s.api.apps.v1.DaemonSetUpdateStrategy':
-        functools.partial(_complete_rolling, rolling='RollingUpdateDaemonSet'),
     'io.k8s.api.apps.v1.StatefulSetSpec': _complete_claim_template,
     'io.k8s.api.rbac.v1.Subject': _complete_subject,
 }
