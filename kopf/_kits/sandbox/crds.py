@@ -4,9 +4,10 @@ Custom resource definitions: what the API makes of them.
 A definition is first completed (`complete`), then validated (`crdrules.validate`), then its names
 are accepted or not (`status_of`), and then its versions are served (`kinds_of`).
 """
+import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import kinds, statuses
@@ -149,25 +150,10 @@ def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
     names = (crd.get('status') or {}).get('acceptedNames') or {}
     names = names if names.get('plural') else spec['names']
     storage = next(version['name'] for version in spec['versions'] if version.get('storage'))
-    versions = sorted(spec['versions'], key=lambda version: priority_of(version['name']))
-    terminating = is_terminating(crd)
     conversion = spec.get('conversion') or {}
-    webhook = conversion.get('webhook') if conversion.get('strategy') == 'Webhook' else None
-    return [
-        _kind_of(spec, names, version, storage, terminating, webhook)
-        for version in versions if version.get('served')
-    ]
-
-
-def _kind_of(
-        spec: Mapping[str, Any], names: Mapping[str, Any], version: Mapping[str, Any], storage: str,
-        terminating: bool, conversion: Mapping[str, Any] | None,
-) -> kinds.Kind:
-    subresources = version.get('subresources') or {}
-    scale = subresources.get('scale')
-    return kinds.Kind(
+    kind = kinds.Kind(
         group=spec['group'],
-        version=version['name'],
+        version='',
         plural=names['plural'],
         kind=names['kind'],
         singular=names.get('singular') or names['kind'].lower(),
@@ -176,28 +162,39 @@ def _kind_of(
         verbs=VERBS,
         short_names=tuple(names.get('shortNames') or ()),
         categories=tuple(names.get('categories') or ()),
-        subresources={sub.name: sub for sub in _subresources_of(names['kind'], subresources)},
+        custom=True,
+        conversion=conversion.get('webhook') if conversion.get('strategy') == 'Webhook' else None,
+        terminating=is_terminating(crd),
+        storage_version=storage,
+    )
+    versions = sorted(spec['versions'], key=lambda version: priority_of(version['name']))
+    return [_version_of(kind, spec, version) for version in versions if version.get('served')]
+
+
+def _version_of(
+        kind: kinds.Kind, spec: Mapping[str, Any], version: Mapping[str, Any],
+) -> kinds.Kind:
+    declared = version.get('subresources') or {}
+    subresources = {}
+    if declared.get('status') is not None:
+        subresources['status'] = kinds.Subresource('status', SUBRESOURCE_VERBS, kind.kind)
+    scale = declared.get('scale')
+    if scale is not None:
+        subresources['scale'] = kinds.Subresource(
+            'scale', SUBRESOURCE_VERBS, 'Scale', 'autoscaling', 'v1')
+    return dataclasses.replace(
+        kind,
+        version=version['name'],
+        subresources=subresources,
         columns=_columns_of(version),
         selectable=tuple(
             field['jsonPath'] for field in version.get('selectableFields') or ()),
         scaling=None if scale is None else kinds.Scaling(
             scale['specReplicasPath'], scale['statusReplicasPath'],
             scale.get('labelSelectorPath') or ''),
-        custom=True,
-        conversion=conversion,
-        terminating=terminating,
-        storage_version=storage,
-        warning=_warning_of(spec, names['kind'], version) if version.get('deprecated') else '',
+        warning=_warning_of(spec, kind.kind, version) if version.get('deprecated') else '',
         schema=(version.get('schema') or {}).get('openAPIV3Schema') or {},
     )
-
-
-def _subresources_of(kind: str, declared: Mapping[str, Any]) -> Iterator[kinds.Subresource]:
-    if declared.get('status') is not None:
-        yield kinds.Subresource(name='status', verbs=SUBRESOURCE_VERBS, kind=kind)
-    if declared.get('scale') is not None:
-        yield kinds.Subresource(
-            name='scale', verbs=SUBRESOURCE_VERBS, kind='Scale', group='autoscaling', version='v1')
 
 
 def _columns_of(version: Mapping[str, Any]) -> tuple[kinds.Column, ...]:
