@@ -4,6 +4,7 @@ Writing: creating, replacing, patching and deleting objects, with all that the A
 A write is based on the state that was read before. If the object changes in between, while
 admission webhooks are called, the whole operation is repeated.
 """
+import contextlib
 import copy
 import random
 from collections.abc import Callable
@@ -12,7 +13,13 @@ from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules,
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.conversions import prepare_write
-from kopf._kits.sandbox.deleting import delete_entry, is_released, parse_deletion, succeeded
+from kopf._kits.sandbox.deleting import (
+    Deletion,
+    delete_entry,
+    is_released,
+    parse_deletion,
+    succeeded,
+)
 from kopf._kits.sandbox.kinds import get_traits
 from kopf._kits.sandbox.metadata import generate_name
 from kopf._kits.sandbox.patchrequests import Patch
@@ -174,14 +181,9 @@ class Writer:
     async def delete(self, request: Request) -> tuple[int, bytes]:
         cluster, kind = self._cluster, request.kind
         deletion = parse_deletion(request)
-        key = (request.namespace, request.name)
-        entry = cluster.get(kind, key)
-        await prepare_write(cluster, kind, cluster.load(kind, entry))
+        entry = cluster.get(kind, (request.namespace, request.name))
         deletion.check(kind, entry)
-        await self._admit_deletion(request, entry)
-        entry = cluster.get(kind, key)
-        deletion.check(kind, entry)
-        gone, raw = delete_entry(cluster, request, entry, deletion)
+        gone, raw = await self._delete(request, entry, deletion)
         if gone and not get_traits(kind.resource).get('returned'):
             return 200, encoding.encode(succeeded(kind, entry))
         return 200, reading.shaped(cluster, request, raw)
@@ -195,26 +197,27 @@ class Writer:
         objects.demand(kind, [entry.raw for entry in found])
         shown: list[bytes] = []
         for entry in found:
-            try:
-                await prepare_write(cluster, kind, cluster.load(kind, entry))
-                await self._admit_deletion(request, entry)
-                current = cluster.get(kind, entry.key)
-                deletion.check(kind, current)
-                _, raw = delete_entry(cluster, request, current, deletion)
-            except NotFound:
-                continue
-            shown.append(objects.item(kind, raw))
+            with contextlib.suppress(NotFound):
+                _, raw = await self._delete(request, entry, deletion)
+                shown.append(objects.item(kind, raw))
         return 200, reading.encode_items(kind, shown, {'resourceVersion': str(
             cluster.store.revision), **{k: v for k, v in metadata.items()
                                        if k in ('continue', 'shardInfo')}})
 
-    async def _admit_deletion(self, request: Request, entry: Entry) -> None:
-        admission = self.admission
+    async def _delete(
+            self, request: Request, entry: Entry, deletion: Deletion,
+    ) -> tuple[bool, bytes]:
+        """Delete an object if it may be; returns as `delete_entry`."""
+        cluster, kind, admission = self._cluster, request.kind, self.admission
+        old = cluster.load(kind, entry)
+        await prepare_write(cluster, kind, old)
         rules.check_deletion(request, entry)
         if admission.concerns(request, 'DELETE'):
-            old = self._cluster.load(request.kind, entry)
             await admission.mutate(request, 'DELETE', None, old)
             await admission.validate(request, 'DELETE', None, old)
+        current = cluster.get(kind, entry.key)
+        deletion.check(kind, current)
+        return delete_entry(cluster, request, current, deletion)
 
     # Checks that need the request.
 
