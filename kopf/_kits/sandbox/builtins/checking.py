@@ -90,7 +90,7 @@ def _check_claim(claim: statuses.Obj) -> Causes:
     for mode in spec.get('accessModes') or ():
         if mode not in modes:
             yield wordings.unsupported('spec.accessModes', mode, modes)
-    if not ((spec.get('resources') or {}).get('requests') or {}).get('storage'):
+    if not statuses.dig(spec, 'resources.requests.storage'):
         yield wordings.required('spec.resources[storage]')
 
 
@@ -142,7 +142,7 @@ def _check_storage_class(storage: statuses.Obj) -> Causes:
 _RULES: Mapping[kinds.Resource, Callable[[statuses.Obj], Causes]] = {
     ('admissionregistration.k8s.io', 'mutatingwebhookconfigurations'): webhookrules.validate,
     ('admissionregistration.k8s.io', 'validatingwebhookconfigurations'): webhookrules.validate,
-    ('', 'pods'): workloads.check_pod,
+    ('', 'pods'): workloads.check_pods,
     ('', 'services'): _check_service,
     ('', 'configmaps'): _check_data,
     ('', 'secrets'): _check_data,

@@ -1,5 +1,3 @@
-from typing import Any
-
 from kopf._kits.sandbox import statuses
 
 #: The fields of events: their names in the core group, and in the group of their own.
@@ -37,20 +35,15 @@ def convert(obj: statuses.Obj, api_version: str) -> statuses.Obj:
 def _to_v1(scaler: statuses.Obj) -> statuses.Obj:
     spec, status = dict(scaler.get('spec') or {}), dict(scaler.get('status') or {})
     for metric in spec.pop('metrics', None) or ():
-        percentage = _cpu_target(metric)
-        if percentage is not None:
+        percentage = statuses.dig(metric, 'resource.target.averageUtilization')
+        is_cpu = metric.get('type') == 'Resource' and statuses.dig(metric, 'resource.name') == 'cpu'
+        if is_cpu and percentage is not None:
             spec['targetCPUUtilizationPercentage'] = percentage
     spec.pop('behavior', None)
     for key in ('currentMetrics', 'conditions'):
         status.pop(key, None)
     status.setdefault('currentReplicas', 0)
     return {**scaler, 'spec': spec, 'status': status}
-
-
-def _cpu_target(metric: dict[str, Any]) -> Any:
-    resource = metric.get('resource') or {}
-    return (resource.get('target') or {}).get('averageUtilization') if (
-        metric.get('type') == 'Resource' and resource.get('name') == 'cpu') else None
 
 
 def _to_v2(scaler: statuses.Obj) -> statuses.Obj:

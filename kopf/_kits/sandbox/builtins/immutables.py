@@ -61,7 +61,7 @@ def _change_pod(new: statuses.Obj, old: statuses.Obj) -> Causes:
 
 def _change_claim(new: statuses.Obj, old: statuses.Obj) -> Causes:
     def fixed(claim: statuses.Obj) -> Mapping[str, Any]:
-        bound = (old.get('status') or {}).get('phase') == 'Bound'
+        bound = statuses.dig(old, 'status.phase') == 'Bound'
         released = ('resources', 'volumeAttributesClassName') if bound else ()
         late = [key for key in ('storageClassName', 'volumeName') if key not in old['spec']]
         return statuses.omit(claim['spec'], *released, *late)
@@ -71,16 +71,15 @@ def _change_claim(new: statuses.Obj, old: statuses.Obj) -> Causes:
             'spec', "spec is immutable after creation except resources.requests and "
                     "volumeAttributesClassName for bound claims\n")
     # A size that was asked for can be taken back, but not down to what there is already.
-    size, before = _get_size(new['spec'].get('resources')), _get_size(old['spec'].get('resources'))
-    capacity = _get_size({'requests': (old.get('status') or {}).get('capacity')})
+    size, before = (_get_size(obj, 'spec.resources.requests.storage') for obj in (new, old))
+    capacity = _get_size(old, 'status.capacity.storage')
     if size < before and size <= capacity:
         yield wordings.forbidden(
             'spec.resources.requests.storage', "field can not be less than status.capacity")
 
 
-def _get_size(resources: Mapping[str, Any] | None) -> fractions.Fraction:
-    size = ((resources or {}).get('requests') or {}).get('storage')
-    return fractions.Fraction(0) if size is None else quantities.parse(str(size))
+def _get_size(claim: statuses.Obj, field: str) -> fractions.Fraction:
+    return quantities.parse(str(statuses.dig(claim, field) or 0))
 
 
 def _change_service(new: statuses.Obj, old: statuses.Obj) -> Causes:

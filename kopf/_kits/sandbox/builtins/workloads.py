@@ -12,11 +12,9 @@ MISMATCH = "`selector` does not match template `labels`"
 RESTARTS = '"OnFailure", "Never"'
 
 
-def check_pod(pod: statuses.Obj) -> Causes:
-    yield from _check_pod_spec(pod['spec'], 'spec')
-
-
-def _check_pod_spec(spec: Mapping[str, Any], field: str, restarts: str = '') -> Causes:
+def check_pods(obj: statuses.Obj, field: str = 'spec', restarts: str = '') -> Causes:
+    """Pods, or the field with the spec of pods; these can be ones that restart always, or end."""
+    spec = statuses.dig(obj, field) or {}
     if not spec.get('containers'):
         yield wordings.required(f'{field}.containers')
     names: set[str] = set()
@@ -72,12 +70,11 @@ def check_workload(obj: statuses.Obj) -> Causes:
     if problems:
         yield from problems
         yield wordings.invalid('spec.selector', selector, "invalid label selector")
-    template = spec.get('template') or {}
-    labels = (template.get('metadata') or {}).get('labels')
+    labels = statuses.dig(spec, 'template.metadata.labels')
     if not problems and (
             not selector or not selecting.labels_of(selector).matches(labels)):
         yield wordings.invalid('spec.template.metadata.labels', labels, MISMATCH)
-    yield from _check_pod_spec(template.get('spec') or {}, 'spec.template.spec', 'always')
+    yield from check_pods(obj, 'spec.template.spec', 'always')
     strategy = spec.get('strategy') or {}
     if strategy.get('type') == 'Recreate' and 'rollingUpdate' in strategy:
         yield wordings.forbidden('spec.strategy.rollingUpdate',
@@ -85,8 +82,7 @@ def check_workload(obj: statuses.Obj) -> Causes:
 
 
 def check_job(job: statuses.Obj) -> Causes:
-    template = job['spec'].get('template') or {}
-    yield from _check_pod_spec(template.get('spec') or {}, 'spec.template.spec', 'ends')
+    return check_pods(job, 'spec.template.spec', 'ends')
 
 
 def check_cron_job(job: statuses.Obj) -> Causes:
@@ -99,9 +95,7 @@ def check_cron_job(job: statuses.Obj) -> Causes:
         yield wordings.invalid(
             'spec.schedule', schedule,
             f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
-    template = (spec.get('jobTemplate') or {}).get('spec', {}).get('template') or {}
-    yield from _check_pod_spec(
-        template.get('spec') or {}, 'spec.jobTemplate.spec.template.spec', 'ends')
+    yield from check_pods(job, 'spec.jobTemplate.spec.template.spec', 'ends')
     name = job['metadata'].get('name', '')
     if len(name) > 52:
         yield wordings.invalid('metadata.name', name, "must be no more than 52 characters")
