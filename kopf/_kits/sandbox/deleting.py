@@ -33,18 +33,14 @@ class Deletion:
 
     def check(self, kind: Kind, entry: Entry) -> None:
         """Raise `Conflict` if the preconditions of the deletion do not hold."""
-        name = entry.key[1]
-        if self.uid and self.uid != entry.uid:
-            raise Conflict.on(
-                '', kind.kind, name,
-                f"the UID in the precondition ({self.uid}) does not match the UID in record "
-                f"({entry.uid}). The object might have been deleted and then recreated")
-        if self.revision and self.revision != str(entry.revision):
-            raise Conflict.on(
-                '', kind.kind, name,
-                f"the ResourceVersion in the precondition ({self.revision}) does not match the "
-                f"ResourceVersion in record ({entry.revision}). "
-                "The object might have been modified")
+        for what, wanted, actual, done in (
+                ('UID', self.uid, entry.uid, "deleted and then recreated"),
+                ('ResourceVersion', self.revision, str(entry.revision), "modified")):
+            if wanted and wanted != actual:
+                raise Conflict.on(
+                    '', kind.kind, entry.key[1],
+                    f"the {what} in the precondition ({wanted}) does not match the {what} in "
+                    f"record ({actual}). The object might have been {done}")
 
 
 def parse_deletion(request: Request) -> Deletion:
