@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from kopf._kits.sandbox import crds
 from kopf._kits.sandbox.kinds import Kind, Kinds, Subresource
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.statuses import NotFound, Obj
 
 GIT_VERSION = 'v1.36.3'
 VERSION: Obj = {
@@ -41,11 +41,11 @@ def group(kinds: Kinds, name: str) -> Obj | None:
         if name and versions else None
 
 
-def resource_list(kinds: Kinds, group: str, version: str) -> Obj | None:
-    """The document at ``/apis/{group}/{version}``; none if that is not served."""
+def resource_list(kinds: Kinds, group: str, version: str) -> Obj:
+    """The document at ``/apis/{group}/{version}``. Raises `NotFound` if that is not served."""
     found = kinds.of_version(group, version)
     if not found:
-        return None
+        raise NotFound
     resources = []
     for kind in found.values():
         resources.append(_resource(kind))

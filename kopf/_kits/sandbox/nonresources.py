@@ -9,7 +9,7 @@ from kopf._cogs.helpers import yamltexts
 from kopf._kits.sandbox import discovery, encoding, requests
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.openapi import Documents
-from kopf._kits.sandbox.statuses import NotAcceptable, NotFound, Obj
+from kopf._kits.sandbox.statuses import NotAcceptable, Obj
 
 JSON = 'application/json'
 TEXT = 'text/plain; charset=utf-8'
@@ -39,20 +39,22 @@ def answer(
         case ['api' | 'apis']:
             version = aggregated_version(accept)
             if version:
-                return _aggregated(cluster, parts[0] == 'api', version)
+                return Answer(
+                    encoding.encode(discovery.aggregated(kinds, parts[0] == 'api', version)),
+                    content_type=f'{JSON};g={DISCOVERY_GROUP};v={version};as=APIGroupDiscoveryList',
+                    headers={'Vary': 'Accept'})
             return _document(
                 discovery.api_versions(host) if parts[0] == 'api' else
                 discovery.group_list(kinds), accept)
         case ['api', version]:
-            return _or_not_found(discovery.resource_list(kinds, '', version), accept)
+            return _document(discovery.resource_list(kinds, '', version), accept)
         case ['apis', group]:
             found = discovery.group(kinds, group)
             return None if found is None else _document(found, accept)
         case ['apis', group, version]:
-            found = discovery.resource_list(kinds, group, version)
-            if found is None and discovery.group(kinds, group) is None:
+            if discovery.group(kinds, group) is None:
                 return None
-            return _or_not_found(found, accept)
+            return _document(discovery.resource_list(kinds, group, version), accept)
         case ['openapi', 'v2']:
             return _openapi(documents.second(), accept)
         case ['openapi', 'v3']:
@@ -82,24 +84,11 @@ def aggregated_version(accept: str) -> str:
     return ''
 
 
-def _aggregated(cluster: Cluster, legacy: bool, version: str) -> Answer:
-    return Answer(
-        encoding.encode(discovery.aggregated(cluster.kinds, legacy, version)),
-        content_type=f'{JSON};g={DISCOVERY_GROUP};v={version};as=APIGroupDiscoveryList',
-        headers={'Vary': 'Accept'})
-
-
 def _openapi(body: bytes, accept: str) -> Answer:
     """Refuse clients that accept only protobuf: all documents are JSON."""
     if accept and not any(wanted in accept for wanted in ('json', '*/*', 'application/*')):
         raise NotAcceptable([JSON])
     return Answer(body)
-
-
-def _or_not_found(document: Obj | None, accept: str) -> Answer:
-    if document is None:
-        raise NotFound
-    return _document(document, accept)
 
 
 def _document(document: Obj, accept: str) -> Answer:
