@@ -192,8 +192,7 @@ def _check_conversion(conversion: Mapping[str, Any]) -> Causes:
 def _check_stored(crd: statuses.Obj) -> Causes:
     status = crd.get('status') or crds.initial_status(crd)
     stored = status.get('storedVersions') or None
-    storage = [version.get('name') for version in crd['spec'].get('versions') or ()
-               if version.get('storage')]
+    storage = crds.storage_versions(crd)
     if not stored:
         yield wordings.invalid(
             'status.storedVersions', stored, "must have at least one stored version")

@@ -33,7 +33,7 @@ def complete(crd: statuses.Obj) -> statuses.Obj:
     spec['names'] = names
     conversion = dict(spec.get('conversion') or {'strategy': 'None'})
     webhook = conversion.get('webhook') or {}
-    service = (webhook.get('clientConfig') or {}).get('service')
+    service = statuses.dig(webhook, 'clientConfig.service')
     if service and not service.get('port'):
         config = {**webhook['clientConfig'], 'service': {**service, 'port': 443}}
         conversion['webhook'] = {**webhook, 'clientConfig': config}
@@ -43,13 +43,17 @@ def complete(crd: statuses.Obj) -> statuses.Obj:
 
 def initial_status(crd: statuses.Obj) -> statuses.Obj:
     """The status of a definition (valid or not yet) before its names are looked at."""
-    storage = [version.get('name') or '' for version in crd['spec'].get('versions') or ()
-               if version.get('storage')]
     return {
         'conditions': None,
         'acceptedNames': {'plural': '', 'kind': ''},
-        'storedVersions': storage[:1],
+        'storedVersions': storage_versions(crd)[:1],
     }
+
+
+def storage_versions(crd: statuses.Obj) -> list[str]:
+    """The names of the versions in which objects are stored: of one, if the definition is valid."""
+    return [version.get('name') or '' for version in crd['spec'].get('versions') or ()
+            if version.get('storage')]
 
 
 def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> statuses.Obj:
@@ -62,7 +66,8 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
     """
     wanted = crd['spec']['names']
     status = crd.get('status') or {}
-    accepted = dict(status.get('acceptedNames') or {'plural': '', 'kind': ''})
+    before = status.get('acceptedNames') or {'plural': '', 'kind': ''}
+    accepted: dict[str, Any] = {}
     used = [
         (other.get('status') or {}).get('acceptedNames') or {} for other in others
         if other['spec']['group'] == crd['spec']['group']
@@ -87,14 +92,13 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
         value = wanted.get(key)
         clashing = [
             name for name in (value if isinstance(value, list) else [value]) if name in taken]
-        if clashing and value != accepted.get(key):
+        if clashing and value != before.get(key):
             messages = [f'"{name}" is already in use' for name in clashing]
             text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
             problem = reason, text  # the last problem is reported
-        elif value:
+            value = before.get(key)
+        if value or (clashing and value is not None):
             accepted[key] = value
-        else:
-            accepted.pop(key, None)
 
     if problem:
         names_accepted = ('NamesAccepted', 'False', *problem)
@@ -111,11 +115,10 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
         statuses.set_condition(conditions, now, 'Terminating', 'True', 'InstanceDeletionInProgress',
                        "CustomResource deletion is in progress")
 
-    order = ('plural', 'singular', 'shortNames', 'kind', 'listKind', 'categories')
     return {
         **status,
         'conditions': conditions,
-        'acceptedNames': {key: accepted[key] for key in order if key in accepted},
+        'acceptedNames': accepted,
         'storedVersions': stored_versions(crd),
     }
 
@@ -123,8 +126,7 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
 def stored_versions(crd: statuses.Obj) -> list[str]:
     """All versions that its objects were ever stored as."""
     stored = list((crd.get('status') or {}).get('storedVersions') or ())
-    return stored + [version.get('name') for version in crd['spec'].get('versions') or ()
-                     if version.get('storage') and version.get('name') not in stored]
+    return stored + [version for version in storage_versions(crd) if version not in stored]
 
 
 def is_established(crd: statuses.Obj) -> bool:
@@ -149,7 +151,6 @@ def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
     spec = crd['spec']
     names = (crd.get('status') or {}).get('acceptedNames') or {}
     names = names if names.get('plural') else spec['names']
-    storage = next(version['name'] for version in spec['versions'] if version.get('storage'))
     conversion = spec.get('conversion') or {}
     kind = kinds.Kind(
         group=spec['group'],
@@ -165,7 +166,7 @@ def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
         custom=True,
         conversion=conversion.get('webhook') if conversion.get('strategy') == 'Webhook' else None,
         terminating=is_terminating(crd),
-        storage_version=storage,
+        storage_version=storage_versions(crd)[0],
     )
     versions = sorted(spec['versions'], key=lambda version: priority_of(version['name']))
     return [_version_of(kind, spec, version) for version in versions if version.get('served')]
