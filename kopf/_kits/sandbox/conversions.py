@@ -12,7 +12,7 @@ from kopf._kits.sandbox import encoding, objects
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.objects import Pending
-from kopf._kits.sandbox.statuses import InternalError, Obj
+from kopf._kits.sandbox.statuses import InternalError, Obj, dig
 from kopf._kits.sandbox.webhookcalls import Unreachable, Webhook
 
 T = TypeVar('T')
@@ -88,15 +88,13 @@ async def _ask(cluster: Cluster, kind: Kind, objs: Sequence[Obj], whose: str) ->
                 'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': [*objs]}}))
     except (Unreachable, encoding.DecodingError) as e:
         raise InternalError(f"{failed}{e}") from None
-    response = answer.get('response') if isinstance(answer, dict) else None
+    response = dig(answer, 'response')
     if not isinstance(response, dict):
         raise InternalError(f"{failed}no proper ConversionReview is in the response")
-    result = response.get('result')
-    result = result if isinstance(result, dict) else {}
     if response.get('uid') != uid:
         raise InternalError(f'{failed}expected response.uid="{uid}"')
-    if result.get('status') != 'Success':
-        raise InternalError(f"{failed}{result.get('message') or 'no message'}")
+    if dig(response, 'result.status') != 'Success':
+        raise InternalError(f"{failed}{dig(response, 'result.message') or 'no message'}")
     made = response.get('convertedObjects')
     made = made if isinstance(made, list) else []
     if len(made) != len(objs):

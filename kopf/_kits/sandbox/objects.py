@@ -1,9 +1,10 @@
 """
 Objects in requests and answers: decoded from bodies, encoded for the store and the wire.
 """
+import contextlib
 import copy
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -51,22 +52,10 @@ def encode_object(kind: Kind, obj: Obj) -> bytes:
 
 def decode_any(body: bytes, media_type: str) -> Any:
     """JSON, YAML, or protobuf. Raises `DecodingError` with the API's words, or `BadRequest`."""
-    value = _decode(body, media_type)
+    decode = _DECODERS.get(media_type, encoding.decode)
+    value = decode(body)
     schemas.verify_depth(value)
     return value
-
-
-def _decode(body: bytes, media_type: str) -> Any:
-    if media_type == protobuf.MEDIA_TYPE:
-        return protobuf.decode(body)
-    if media_type == 'application/yaml' or media_type == 'application/apply-patch+yaml':
-        if body.lstrip()[:1] == b'{':
-            try:
-                return encoding.decode(body)
-            except encoding.DecodingError:
-                pass
-        return _decode_yaml(body)
-    return encoding.decode(body)
 
 
 def decode_dict(body: bytes, media_type: str) -> Obj:
@@ -196,6 +185,9 @@ def _summary(body: bytes) -> str:
 
 
 def _decode_yaml(body: bytes) -> Any:
+    if body.lstrip()[:1] == b'{':
+        with contextlib.suppress(encoding.DecodingError):
+            return encoding.decode(body)
     try:
         value = yaml.load(body, yamltexts.Loader)
         return _as_json(value, [0])
@@ -206,6 +198,12 @@ def _decode_yaml(body: bytes) -> Any:
         raise encoding.DecodingError("yaml: exceeded max depth") from None
     except (ValueError, TypeError) as e:
         raise encoding.DecodingError(f"yaml: {e}") from None
+
+
+_DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    protobuf.MEDIA_TYPE: protobuf.decode, 'application/yaml': _decode_yaml,
+    'application/apply-patch+yaml': _decode_yaml}
+"""Of bodies that are not JSON."""
 
 
 def _as_json(value: Any, seen: list[int]) -> Any:
