@@ -77,6 +77,10 @@ def _field(path: str, default: Any = '<none>') -> Cell:
     return lambda obj, now: default if dig(obj, path) in (None, '') else dig(obj, path)
 
 
+def _reference(path: str) -> Cell:
+    return lambda obj, now: f"{dig(obj, f'{path}.kind')}/{dig(obj, f'{path}.name')}"
+
+
 def _since(path: str) -> Cell:
     return lambda obj, now: age(dig(obj, path), now) if dig(obj, path) else '<none>'
 
@@ -206,11 +210,6 @@ def _ingress_hosts(obj: Obj, now: datetime.datetime) -> str:
     return ','.join(hosts[:3]) + more or '*'
 
 
-def _role(obj: Obj, now: datetime.datetime) -> str:
-    role = obj.get('roleRef') or {}
-    return f"{role.get('kind')}/{role.get('name')}"
-
-
 def _subjects(type: str) -> Cell:
     return lambda obj, now: ', '.join(
         f"{subject.get('namespace')}/{subject.get('name')}" if type == 'ServiceAccount'
@@ -227,8 +226,8 @@ def _access_modes(obj: Obj, now: datetime.datetime) -> str:
 
 _MAKERS: Mapping[str, Callable[..., Cell]] = {
     'address': _node_address, 'containers': _containers, 'count': _count, 'field': _field,
-    'ratio': _ratio, 'seen': _event_seen, 'selector': _selector, 'since': _since,
-    'subjects': _subjects}
+    'ratio': _ratio, 'reference': _reference, 'seen': _event_seen, 'selector': _selector,
+    'since': _since, 'subjects': _subjects}
 """What makes the cells of the data, by the names there."""
 
 _EVENTS: dict[str, Cell] = {
@@ -252,13 +251,9 @@ _SPECIAL: Mapping[Resource, Mapping[str, Cell]] = {
     ('networking.k8s.io', 'ingresses'): {
         'Hosts': _ingress_hosts, 'Address': lambda obj, now: '',
         'Ports': lambda obj, now: '80, 443' if dig(obj, 'spec.tls') else '80'},
-    ('rbac.authorization.k8s.io', 'rolebindings'): {'Role': _role},
-    ('rbac.authorization.k8s.io', 'clusterrolebindings'): {'Role': _role},
     ('storage.k8s.io', 'storageclasses'): {
         'AllowVolumeExpansion': lambda obj, now: bool(obj.get('allowVolumeExpansion'))},
     ('autoscaling', 'horizontalpodautoscalers'): {
-        'Reference': lambda obj, now: '/'.join(
-            str(dig(obj, f'spec.scaleTargetRef.{part}') or '') for part in ('kind', 'name')),
         'Targets': autoscalers.targets,
         'MinPods': lambda obj, now: str(dig(obj, 'spec.minReplicas') or '<unset>')},
 }
