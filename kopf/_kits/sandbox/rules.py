@@ -3,7 +3,7 @@ The rules of kinds: what an object is made into, and what is wrong with it.
 
 Here the schemas of custom resources and the knowledge of the built-in kinds meet the server.
 """
-from kopf._kits.sandbox import builtins, crdrules, crds, scales, schemas
+from kopf._kits.sandbox import builtins, crdrules, crds, scaling, schemas
 from kopf._kits.sandbox import metadata as metadata_rules
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
@@ -82,7 +82,7 @@ def validate(kind: Kind, new: Obj, old: Obj | None, subresource: str = '') -> No
         causes += schemas.validate(
             schemas.schema_of(kind), new, nodes.NOTHING if old is None else old)
         if kind.scaling is not None:
-            causes += scales.validate(kind.scaling, new)
+            causes += scaling.validate(kind.scaling, new)
     elif kind.resource == CRDS and subresource != 'status':
         causes += crdrules.validate(new, old)
     elif not subresource:

@@ -1,11 +1,10 @@
 """
 Subresources that speak a kind of their own, or do something: scales, evictions, bindings.
 """
-import copy
 import dataclasses
-from typing import Any
 
-from kopf._kits.sandbox import encoding, objects, reading, tables, wordings
+from kopf._cogs.structs import dicts
+from kopf._kits.sandbox import encoding, objects, reading, wordings
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import Patch
@@ -77,13 +76,8 @@ class Subresources:
         if not isinstance(replicas, int) or (replicas < 0 and not request.kind.custom):
             raise Invalid.on('autoscaling', 'Scale', request.name, [wordings.invalid(
                 'spec.replicas', replicas, "must be greater than or equal to 0")])
-        made = copy.deepcopy(obj)
-        scaling = request.kind.scaling or WORKLOADS
-        target: Any = made
-        *path, last = [name for _, name, _ in tables.parse_path(scaling.spec_path)]
-        for part in path:
-            target = target.setdefault(part, {})
-        target[last] = replicas
+        made: Obj = dicts.copy(obj)
+        dicts.ensure(made, (request.kind.scaling or WORKLOADS).spec_path[1:], replicas)
         if scale['metadata'].get('resourceVersion'):
             made['metadata']['resourceVersion'] = scale['metadata']['resourceVersion']
         return made
