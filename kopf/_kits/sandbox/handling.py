@@ -64,8 +64,9 @@ class Handler:
         except NoPage:
             return _not_found()
         except APIError as e:
+            again = {} if e.retry_after is None else {'Retry-After': str(e.retry_after)}
             return _warned(
-                _answer(encoding.encode(e.status()), e.code, retry_after=e.retry_after), e.warnings)
+                _answer(encoding.encode(e.status()), e.code, headers=again), e.warnings)
         except ConnectionError:
             return web.Response()  # to nobody: the connection is closed
         except (asyncio.CancelledError, web.HTTPException):
@@ -252,14 +253,11 @@ async def _read(http: web.BaseRequest) -> bytes:
 
 
 def _respond(request: Request, code: int, body: bytes) -> web.Response:
-    media_type = JSON
+    media_type = request.accepted.media_type
     if code == 204:
         return web.Response(status=code, headers=HEADERS)
-    if request.accepted.media_type != JSON:
-        body, media_type = nonresources.as_yaml(body), request.accepted.media_type
-    else:
-        body += b'\n'
-    return _warned(_answer(body, code, media_type), request.warnings)
+    return _warned(
+        _answer(nonresources.format_as(media_type, body), code, media_type), request.warnings)
 
 
 def _compress(response: web.Response) -> None:
@@ -278,11 +276,8 @@ def _warned(response: web.Response, warnings: Iterable[str]) -> web.Response:
 
 def _answer(
         body: bytes, code: int = 200, content_type: str = JSON, *,
-        retry_after: int | None = None, headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
 ) -> web.Response:
-    response = web.Response(body=body, status=code, headers={
+    return web.Response(body=body, status=code, headers={
         **HEADERS, 'Content-Type': content_type, **(headers or {})})
-    if retry_after is not None:
-        response.headers['Retry-After'] = str(retry_after)
-    return response
 

@@ -93,11 +93,11 @@ def _openapi(body: bytes, accept: str) -> Answer:
 
 def _document(document: Obj, accept: str) -> Answer:
     media_type = requests.negotiate(accept).media_type
-    body = encoding.encode(document)
-    if media_type != JSON:
-        return Answer(as_yaml(body), content_type=media_type)
-    return Answer(body + b'\n')
+    return Answer(format_as(media_type, encoding.encode(document)), content_type=media_type)
 
 
-def as_yaml(body: bytes) -> bytes:
+def format_as(media_type: str, body: bytes) -> bytes:
+    """Format JSON as a document of JSON or YAML."""
+    if media_type == JSON:
+        return body + b'\n'
     return yamltexts.dump_all([encoding.decode_own(body)], allow_unicode=True).encode()
