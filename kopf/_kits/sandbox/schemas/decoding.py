@@ -15,7 +15,7 @@ UNIONS = frozenset([f'{PROPS}OrArray', f'{PROPS}OrBool', f'{PROPS}OrStringArray'
 
 
 @guarded
-def decode(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
+def decode(schema: nodes.Schema, obj: Any, at: paths.Path = None) -> tuple[Any, list[str]]:
     """
     The object without its unknown fields, nulls, and values as empty as those not given.
 
@@ -23,23 +23,19 @@ def decode(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
     Raises `Undecodable` for a value of a wrong type.
     """
     decoder = _Decoder()
-    result = decoder.decode(schema, obj, None, None)
-    return result, decoder.rendered()
+    result = decoder.decode(schema, obj, at, None)
+    return result, sorted(map(paths.render, decoder.unknown))
 
 
-@guarded
 def decode_metadata(meta: Any, within: paths.Path = None) -> tuple[Any, list[str]]:
     """
     The same for the metadata of a custom resource: ``None`` is empty metadata.
 
     ``within`` is the place of an embedded resource, for the paths of unknown fields.
     """
-    schema = definitions.define(definitions.OBJECT_META)
     if meta is not None and not isinstance(meta, dict):
         raise Undecodable(wordings.not_decoded(meta, "value of type v1.ObjectMeta"))
-    decoder = _Decoder()
-    result = decoder.decode(schema, meta if meta is not None else {}, (within, 'metadata'), None)
-    return result, decoder.rendered()
+    return decode(definitions.define(definitions.OBJECT_META), meta or {}, (within, 'metadata'))
 
 
 @guarded
@@ -97,9 +93,6 @@ class _Decoder:
 
     def __init__(self) -> None:
         self.unknown: list[paths.Path] = []
-
-    def rendered(self) -> list[str]:
-        return sorted(map(paths.render, self.unknown))
 
     def decode(
             self, schema: nodes.Schema, value: Any, path: paths.Path, field: Field | None,

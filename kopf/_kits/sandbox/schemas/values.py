@@ -1,6 +1,7 @@
 """
 Validation of single values: their types, strings, numbers.
 """
+import contextlib
 import functools
 import math
 from collections.abc import Iterator
@@ -73,11 +74,8 @@ def make_for_strings(schema: nodes.Schema) -> Iterator[Check]:
     format = format_of(schema)
     is_format = formats.FORMATS.get(format)
     search = None
-    if pattern:
-        try:
-            search = patterns.compile(pattern)
-        except patterns.UnknownPattern:
-            search = None
+    with contextlib.suppress(patterns.UnknownPattern):
+        search = patterns.compile(pattern) if pattern else None
 
     def check(value: str, path: paths.Path, old: Any, findings: Findings) -> None:
         if most is not None and len(value) > most:
