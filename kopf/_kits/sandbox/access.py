@@ -145,9 +145,8 @@ class Access:
     def rules(self, user: User, namespace: str) -> Iterator[Obj]:
         """All rules of roles that are bound to the user, cluster-wide and in the namespace."""
         store = self._cluster.store
-        for resource, where in ((CLUSTER_ROLE_BINDINGS, ''), (ROLE_BINDINGS, namespace)):
-            if resource == ROLE_BINDINGS and not namespace:
-                continue
+        places = [(CLUSTER_ROLE_BINDINGS, ''), (ROLE_BINDINGS, namespace)]
+        for resource, where in places if namespace else places[:1]:
             for entry in store.select(resource, where):
                 binding = entry.decode()
                 if any(_is_subject(user, subject, where) for subject in
@@ -184,14 +183,12 @@ def _refusal(user: User, target: Target) -> APIError:
 
 def _certified(certificate: Mapping[str, Any]) -> User:
     """The user of a client certificate: its common name, in the groups of its organizations."""
-    names: dict[str, list[str]] = {}
-    for part in certificate.get('subject', ()):
-        for key, value in part:
-            names.setdefault(key, []).append(value)
-    if not names.get('commonName'):
+    pairs = [pair for part in certificate.get('subject', ()) for pair in part]
+    name = dict(reversed(pairs)).get('commonName')  # the first one
+    if not name:
         raise Unauthorized
-    return User(names['commonName'][0],
-                (*names.get('organizationName', ()), 'system:authenticated'))
+    groups = [value for key, value in pairs if key == 'organizationName']
+    return User(name, (*groups, 'system:authenticated'))
 
 
 def _account_groups(namespace: str) -> tuple[str, ...]:
