@@ -15,7 +15,7 @@ from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import APIError, Expired, Obj
-from kopf._kits.sandbox.storage import Change, Entry, TooOld
+from kopf._kits.sandbox.storage import Change, TooOld
 
 BOOKMARK_PERIOD = 60.0
 BOOKMARK_BEFORE_END = 2.0
@@ -147,7 +147,7 @@ class Watch:
         objects.demand(self.kind, (entry.raw for entry in found))
         if is_behind:
             self._pending.extend(store.since(resource, reach))
-        lines = [self._show('ADDED', entry) for entry in found]
+        lines = [self._show('ADDED', entry.raw) for entry in found]
         if self._initial and self._bookmarks:
             lines.append(self._bookmark(initial=True))
         return [b''.join(lines[i:i + 500]) for i in range(0, len(lines), 500)]
@@ -167,11 +167,11 @@ class Watch:
                 return self._left(change)
             type = 'MODIFIED' if before and after else 'ADDED' if after else 'DELETED'
         if self._request.accepted.shape == 'Table':
-            return self._show(type, change.new)
+            return self._show(type, change.new.raw)
         key = (self._shape, type)
         line = change.shown.get(key)
         if line is None:
-            line = change.shown[key] = self._show(type, change.new)
+            line = change.shown[key] = self._show(type, change.new.raw)
         return line
 
     def _left(self, change: Change) -> bytes:
@@ -179,15 +179,14 @@ class Watch:
         assert change.old is not None
         obj = change.old.decode()
         obj['metadata']['resourceVersion'] = str(change.revision)
-        return self._show('DELETED', Entry(
-            change.old.key, change.old.uid, change.revision,
-            objects.encode_object(self._cluster.kind(change.resource), obj), change.old.labels))
+        stored = self._cluster.kind(change.resource)
+        return self._show('DELETED', objects.encode_object(stored, obj))
 
-    def _show(self, type: str, entry: Entry) -> bytes:
-        raw = reading.shaped(
-            self._cluster, self._request, objects.view(self.kind, entry.raw), headed=self._headed)
+    def _show(self, type: str, raw: bytes) -> bytes:
+        shown = reading.shaped(
+            self._cluster, self._request, objects.view(self.kind, raw), headed=self._headed)
         self._headed = False
-        return b'{"type":"%s","object":%s}\n' % (type.encode(), raw)
+        return b'{"type":"%s","object":%s}\n' % (type.encode(), shown)
 
     def _bookmark(self, *, initial: bool = False) -> bytes:
         metadata: dict[str, Any] = {'resourceVersion': str(self._reach())}

@@ -6,6 +6,7 @@ a field of another manager is a conflict, unless it is forced. If a manager no l
 a field, the field is removed, unless other managers also own it. All functions are pure: the given
 objects are not changed.
 """
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -134,9 +135,7 @@ def apply(
     found.own(own, ownership.fields_of(schema, applied), api_version)
     merged = merging.merge(schema, live or {}, applied)
     if last:
-        kept = fieldsets.EMPTY
-        for fields in found.fields.values():
-            kept = fieldsets.unite(kept, fields)
+        kept = functools.reduce(fieldsets.unite, found.fields.values())
         merged = merging.remove(schema, merged, last, kept) or {}
     configured = comparing.stripped(applied)
     if not configured['metadata']:
@@ -164,10 +163,10 @@ def apply(
         del found.fields[own]
     if changed or removed:
         found.times[own] = time
-    metadata = {**(merged.get('metadata') or {})}
-    metadata.pop('managedFields', None)
-    entries = found.encode()
-    result = {**merged, 'metadata': {**metadata, 'managedFields': entries} if entries else metadata}
+    metadata = statuses.omit(merged.get('metadata') or {}, 'managedFields')
+    if entries := found.encode():
+        metadata['managedFields'] = entries
+    result = {**merged, 'metadata': metadata}
     return lastapplied.updated(result, whole) if manager == lastapplied.KUBECTL else result
 
 
