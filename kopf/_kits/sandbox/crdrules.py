@@ -47,7 +47,7 @@ def warn(crd: statuses.Obj) -> list[str]:
         f'unrecognized format "{format}"'
         for version in crd['spec'].get('versions') or ()
         for format in structure.find_unrecognized_formats(
-            (version.get('schema') or {}).get('openAPIV3Schema'))
+            statuses.dig(version, 'schema.openAPIV3Schema') or {})
     ]
 
 

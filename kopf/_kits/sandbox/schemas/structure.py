@@ -29,20 +29,13 @@ def validate_structure(raw: Raw, field: str) -> list[statuses.Cause]:
     return found or list(_check_defaults(raw, field, root=True))
 
 
-def find_unrecognized_formats(raw: Any) -> list[str]:
+def find_unrecognized_formats(raw: Raw) -> Iterator[str]:
     """The formats that the API does not know, and warns of; they are not checked in objects."""
-    unknown: list[str] = []
-    pending: list[Any] = [raw]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, dict):
-            format = node.get('format')
-            if isinstance(format, str) and format not in formats.FORMATS and (
-                    format not in formats.NUMERIC) and format not in unknown:
-                unknown.append(format)
-            pending += [node.get('items'), node.get('additionalProperties'),
-                        *(node.get('properties') or {}).values()]
-    return unknown
+    format = raw.get('format')
+    if format and format not in formats.FORMATS and format not in formats.NUMERIC:
+        yield format
+    for sub, _, _ in _children(raw, ''):
+        yield from find_unrecognized_formats(sub)
 
 
 def _check_root(raw: Raw, field: str) -> Causes:
