@@ -169,10 +169,7 @@ def conform(kind: Kind, obj: Obj) -> tuple[Obj, list[str]]:
         obj, unknown = decoding.decode(schema, obj)
         return {**obj, 'metadata': dict(obj.get('metadata') or {})}, unknown
     metadata, unknown = decoding.decode_metadata(obj.get('metadata'))
-    made: Obj = {**obj, 'metadata': dict(metadata)}
-    made, more = decoding.decode_embedded(schema, made)
-    unknown += more
-    made, more = pruning.prune(schema, made)
+    made, more = pruning.prune(schema, {**obj, 'metadata': metadata}, decoding=True)
     return {**made, 'metadata': dict(made['metadata'])}, [*unknown, *more]
 
 

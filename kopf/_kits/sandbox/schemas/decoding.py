@@ -38,51 +38,30 @@ def decode_metadata(meta: Any, within: paths.Path = None) -> tuple[Any, list[str
     return decode(definitions.define(definitions.OBJECT_META), meta or {}, (within, 'metadata'))
 
 
-@guarded
-def decode_embedded(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
+def decode_embedded(
+        value: dict[str, Any], path: paths.Path, unknown: list[str],
+) -> dict[str, Any]:
     """
-    Decode the metadata of the resources embedded in a custom resource, wherever the schema tells.
+    Decode the type and the metadata of a resource that is embedded in a custom resource.
 
-    Returns the object, itself if it needs no change, and the paths of unknown fields.
+    Returns the members that change, and adds the paths of unknown fields of the metadata.
     Raises `Undecodable` for a value of a wrong type.
     """
-    unknown: list[str] = []
-    return _decode_embedded(schema, obj, None, unknown), unknown
-
-
-def _decode_embedded(schema: nodes.Schema, value: Any, path: paths.Path, unknown: list[str]) -> Any:
-    if not schema.with_embedded:
-        return value
-    if isinstance(value, dict):
-        changes = {}
-        if schema.embedded:
-            for key in ('apiVersion', 'kind'):
-                if key in value and not isinstance(value[key], str):
-                    problem = wordings.invalid(
-                        paths.render((path, key)), wordings.arranged(value[key]),
-                        "must be a string")
-                    raise Undecodable(str(problem))
-            if 'metadata' in value:
-                try:
-                    meta, fields = decode_metadata(value['metadata'], path)
-                except Undecodable as e:
-                    field = paths.render((path, 'metadata'))
-                    problem = wordings.invalid(field, wordings.arranged(value['metadata']), str(e))
-                    raise Undecodable(str(problem)) from None
-                unknown += fields
-                changes['metadata'] = meta
-        for key, item in value.items():
-            child = schema.of(key)
-            if child is not None and key not in changes:
-                changes[key] = _decode_embedded(child, item, (path, key), unknown)
-        if any(value[key] is not item for key, item in changes.items()):
-            return {**value, **changes}
-    elif isinstance(value, list) and schema.items is not None:
-        items = [_decode_embedded(schema.items, item, (path, index), unknown)
-                 for index, item in enumerate(value)]
-        if any(new is not old for new, old in zip(items, value, strict=True)):
-            return items
-    return value
+    for key in ('apiVersion', 'kind'):
+        if key in value and not isinstance(value[key], str):
+            problem = wordings.invalid(
+                paths.render((path, key)), wordings.arranged(value[key]), "must be a string")
+            raise Undecodable(str(problem))
+    if 'metadata' not in value:
+        return {}
+    try:
+        meta, fields = decode_metadata(value['metadata'], path)
+    except Undecodable as e:
+        field = paths.render((path, 'metadata'))
+        problem = wordings.invalid(field, wordings.arranged(value['metadata']), str(e))
+        raise Undecodable(str(problem)) from None
+    unknown += fields
+    return {} if meta is value['metadata'] else {'metadata': meta}
 
 
 class _Decoder:

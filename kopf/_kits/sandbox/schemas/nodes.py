@@ -65,11 +65,6 @@ class Schema:
         return self.default is not NOTHING or any(child.with_defaults for child in self._children())
 
     @functools.cached_property
-    def with_embedded(self) -> bool:
-        """Whether there are embedded resources in this node or anywhere below."""
-        return self.embedded or any(child.with_embedded for child in self._children())
-
-    @functools.cached_property
     def with_rules(self) -> bool:
         """Whether there are rules in CEL in this node or anywhere below."""
         return bool(self.raw.get('x-kubernetes-validations')) or any(

@@ -13,10 +13,9 @@ DEFAULTED, DEFAULTS = recorded.load_with_schema('defaults')
 
 
 def store(schema, obj):
-    pruned, unknown = schemas.prune(schema, obj)
-    pruned, inner = schemas.decode_embedded(schema, pruned)
+    pruned, unknown = schemas.prune(schema, obj, decoding=True)
     filled = schemas.default(schema, pruned)
-    return filled, unknown + inner, [cause.as_dict() for cause in schemas.validate(schema, filled)]
+    return filled, unknown, [cause.as_dict() for cause in schemas.validate(schema, filled)]
 
 
 @pytest.mark.parametrize('row', ROWS, ids=lambda row: json.dumps(row['spec'])[:60])
@@ -29,7 +28,7 @@ def test_an_object_is_stored_or_refused_as_by_the_real_api(row):
         assert row['answer'].endswith(f': {e.value}')
         return
     stored, unknown, causes = store(schema, obj)
-    assert sorted(unknown) == sorted(row['unknown'])
+    assert unknown == row['unknown']
     if row['code'] == 201:
         assert not causes
         assert stored.get('spec') == row['answer']
