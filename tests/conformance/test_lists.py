@@ -78,6 +78,7 @@ def test_absent_namespaces_are_empty(api):
     ('name notin (a,b)', 'cde'), ('odd', 'ace'), ('!odd', 'bd'), ('half=first,odd', 'a'),
     ('half=first,!odd', 'b'), ('absent=x', ''), ('absent!=x', 'abcde'), ('odd=', 'ace'),
     ('absent notin (x)', 'abcde'), ('', 'abcde'), ('name in (a,z),half', 'a'),
+    ('name in (a,)', 'a'),
     (' name = a ', 'a'), ('name>1', ''),
 ])
 def test_items_are_selected_by_labels(api, five, selector, expected):
@@ -86,6 +87,7 @@ def test_items_are_selected_by_labels(api, five, selector, expected):
 
 @pytest.mark.parametrize(('selector', 'message'), [
     ('a in b', 'unable to parse requirement: '), ('a in (b', 'unable to parse requirement: '),
+    ('a in (b,=)', "unable to parse requirement: found '=', expected: ',', or identifier"),
     ('!', 'unable to parse requirement: '), ('a b', 'unable to parse requirement: '),
     ('a=b=c', "found '=', expected: ',' or 'end of string'"),
     ('=a', "found '=', expected: !, identifier, or 'end of string'"),

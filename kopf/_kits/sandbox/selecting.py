@@ -178,26 +178,18 @@ class _Parser:
     def values(self) -> frozenset[str]:
         if (token := self.next()) != '(':
             raise _unparsed(f"found '{token}' expected: '('")
-        found: list[str] = []
-        if self.peek() == ')':
-            self.next()
-            return frozenset({''})
-        while True:
-            token = self.next()
+        words = ['']
+        while (token := self.next()) != ')':
             if token == ',':
-                found.append('')
-                if self.peek() == ')':
-                    self.next()
-                    return frozenset(found)
-                continue
-            if token in _SYMBOLS:
-                raise _unparsed(f"found '{token}', expected: ',', ')' or identifier")
-            found.append(token)
-            token = self.next()
-            if token == ')':
-                return frozenset(found)
-            if token != ',':
+                words.append('')
+            elif words[-1]:
                 raise _unparsed(f"found '{token}', expected: ',' or ')'")
+            elif token in _SYMBOLS:
+                end = "" if len(words) > 1 else " ')'"
+                raise _unparsed(f"found '{token}', expected: ',',{end} or identifier")
+            else:
+                words[-1] = token
+        return frozenset(words)
 
 
 def _check(value: str, find_problems: Callable[[str], list[str]], field: str) -> None:

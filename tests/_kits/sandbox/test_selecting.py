@@ -22,6 +22,7 @@ from kopf._kits.sandbox.storage import Entry
     ('a in (b,c)', {'a': 'c'}, True),
     ('a in (b, c),d', {'a': 'c'}, False),
     ('a in ()', {'a': ''}, True),
+    ('a in (b,)', {'a': ''}, True),
     ('a notin (b,c)', {'a': 'd'}, True),
     ('a notin (b,c)', {}, True),
     ('a>5', {'a': '6'}, True),
@@ -36,6 +37,8 @@ def test_labels_are_selected(text, labels, matches):
 @pytest.mark.parametrize(('text', 'message'), [
     ('a===b', "unable to parse requirement: found '=', expected: identifier"),
     ('a in (', "unable to parse requirement: found '', expected: ',', ')' or identifier"),
+    ('a in (b,=)', "unable to parse requirement: found '=', expected: ',', or identifier"),
+    ('a in (b c)', "unable to parse requirement: found 'c', expected: ',' or ')'"),
     ('a=b c', "found 'c', expected: ',' or 'end of string'"),
     (',', "found ',', expected: !, identifier, or 'end of string'"),
     ('a=b,', "found '', expected: identifier after ','"),
