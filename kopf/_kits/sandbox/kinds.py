@@ -145,7 +145,7 @@ class Kinds:
         self.generation += 1
 
     def get(self, group: str, version: str, plural: str) -> Kind | None:
-        return self._by_version.get((group, version), {}).get(plural)
+        return self.of_version(group, version).get(plural)
 
     def of_version(self, group: str, version: str) -> dict[str, Kind]:
         """The kinds of one version of a group by their plurals; empty if it is not served."""
@@ -162,10 +162,8 @@ class Kinds:
     def named(self, api_version: str, kind: str) -> Kind | None:
         """The kind that an object's ``apiVersion`` and ``kind`` name."""
         group, _, version = api_version.rpartition('/')
-        for found in self._by_version.get((group, version), {}).values():
-            if found.kind == kind:
-                return found
-        return None
+        kinds = self.of_version(group, version).values()
+        return next((found for found in kinds if found.kind == kind), None)
 
 
 @functools.cache

@@ -181,14 +181,12 @@ def _check_set_items(items: Raw, field: str) -> Causes:
     if items.get('nullable'):
         yield wordings.forbidden(f'{field}.nullable',
                                "cannot be nullable when x-kubernetes-list-type is set")
-    if items.get('type') == 'array' and items.get('x-kubernetes-list-type') not in (None, 'atomic'):
-        yield wordings.invalid(
-            f'{field}.x-kubernetes-list-type', items['x-kubernetes-list-type'],
-            "must be atomic as item of a list with x-kubernetes-list-type=set")
-    if items.get('type') == 'object' and items.get('x-kubernetes-map-type') != 'atomic':
-        yield wordings.invalid(
-            f'{field}.x-kubernetes-map-type', items.get('x-kubernetes-map-type'),
-            "must be atomic as item of a list with x-kubernetes-list-type=set")
+    for type, key, atomic in (('array', 'x-kubernetes-list-type', (None, 'atomic')),
+                              ('object', 'x-kubernetes-map-type', ('atomic',))):
+        if items.get('type') == type and items.get(key) not in atomic:
+            yield wordings.invalid(
+                f'{field}.{key}', items.get(key),
+                "must be atomic as item of a list with x-kubernetes-list-type=set")
 
 
 def _check_map_items(items: Raw, keys: list[str], field: str) -> Causes:
