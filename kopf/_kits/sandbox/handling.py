@@ -131,17 +131,24 @@ class Handler:
             _compress(response)
         return await self._sent(http, target, response)
 
-    async def _misbehave(self, http: web.BaseRequest, target: Target, *actions: Action) -> None:
+    async def _misbehave(
+            self, http: web.BaseRequest, target: Target, *actions: Action,
+            stream: web.StreamResponse | None = None, chunk: bytes = b'',
+    ) -> None:
+        """What happens before the request, or before the next chunk of the stream."""
         for fault in self._faults.hitting(target, *actions):
             match fault.action:
                 case 'compact':
                     self._cluster.store.compact()
-                case 'delay':
+                case 'delay' | 'slow':
                     await asyncio.sleep(fault.seconds)
                 case 'expire':
                     raise Expired("The provided resource version is too old.")
                 case 'refuse':
                     raise fault.error()
+                case 'cut' if stream is not None:
+                    await stream.write(chunk[:max(1, len(chunk) // 2)])
+                    _hang_up(http)
                 case _:
                     _hang_up(http, abruptly=True)
 
@@ -179,38 +186,21 @@ class Handler:
         self._watches.add(watch)
         try:
             await response.prepare(http)
-            if self._faults.hitting(target, 'expire'):
+            try:
+                await self._misbehave(http, target, 'expire')
+                async with contextlib.aclosing(watch.lines()) as chunks:
+                    async for chunk in chunks:
+                        if self._faults:
+                            await self._misbehave(
+                                http, target, 'slow', 'expire', 'cut', 'drop',
+                                stream=response, chunk=chunk)
+                        await response.write(chunk)
+            except Expired:
                 await response.write(EXPIRED)
-                await response.write_eof()
-                return response
-            async with contextlib.aclosing(watch.lines()) as chunks:
-                async for chunk in chunks:
-                    if self._faults and await self._interfere(http, target, response, chunk):
-                        break
-                    await response.write(chunk)
             await response.write_eof()
         finally:
             self._watches.forget(watch)
         return response
-
-    async def _interfere(
-            self, http: web.BaseRequest, target: Target, response: web.StreamResponse,
-            chunk: bytes,
-    ) -> bool:
-        """What happens to the next lines of a watch; returns whether it ends before them."""
-        for fault in self._faults.hitting(target, 'slow', 'expire', 'cut', 'drop'):
-            match fault.action:
-                case 'slow':
-                    await asyncio.sleep(fault.seconds)
-                case 'expire':
-                    await response.write(EXPIRED)
-                    return True
-                case 'cut':
-                    await response.write(chunk[:max(1, len(chunk) // 2)])
-                    _hang_up(http)
-                case _:
-                    _hang_up(http, abruptly=True)
-        return False
 
     async def _elsewhere(
             self, http: web.BaseRequest, path: str, query: Mapping[str, list[str]],
