@@ -209,22 +209,19 @@ def _is_subject(user: User, subject: Mapping[str, Any], namespace: str) -> bool:
 
 
 def _permits(rule: Mapping[str, Any], target: Target) -> bool:
-    verbs = rule.get('verbs') or ()
-    if '*' not in verbs and target.verb not in verbs:
+    def covers(key: str, *values: str) -> bool:
+        return not {'*', *values}.isdisjoint(rule.get(key) or ())
+
+    if not covers('verbs', target.verb):
         return False
     if target.path:
         return any(
-            target.path == path or path == '*' or
-            (path.endswith('*') and target.path.startswith(path[:-1]))
+            target.path == path or (path.endswith('*') and target.path.startswith(path[:-1]))
             for path in rule.get('nonResourceURLs') or ())
-    groups, resources = rule.get('apiGroups') or (), rule.get('resources') or ()
-    if '*' not in groups and target.group not in groups:
-        return False
-    anywhere = f'*/{target.subresource}' if target.subresource else None
-    if '*' not in resources and target.resources[0] not in resources and anywhere not in resources:
-        return False
+    anywhere = f'*/{target.subresource}' if target.subresource else '*'
     names = rule.get('resourceNames') or ()
-    return not names or target.name in names
+    return (covers('apiGroups', target.group) and covers('resources', target.resources[0], anywhere)
+            and (not names or target.name in names))
 
 
 def _b64(raw: bytes) -> str:
