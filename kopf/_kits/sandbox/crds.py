@@ -7,7 +7,7 @@ are accepted or not (`status_of`), and then its versions are served (`kinds_of`)
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import kinds, statuses
@@ -79,42 +79,36 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
         if name
     }
     kinds_used = {names.get(key) for names in used for key in ('kind', 'listKind')}
+    all_taken: dict[str, Container[Any]] = {
+        'plural': resources, 'singular': resources, 'shortNames': resources,
+        'kind': kinds_used, 'listKind': kinds_used,
+        'categories': ()}  # many definitions can be of one category
 
     problem: tuple[str, str] | None = None
-    for key, taken, reason in (
-            ('plural', resources, 'PluralConflict'),
-            ('singular', resources, 'SingularConflict'),
-            ('shortNames', resources, 'ShortNamesConflict'),
-            ('kind', kinds_used, 'KindConflict'),
-            ('listKind', kinds_used, 'ListKindConflict'),
-            ('categories', (), ''),  # many definitions can be of one category
-    ):
+    for key, taken in all_taken.items():
         value = wanted.get(key)
         clashing = [
             name for name in (value if isinstance(value, list) else [value]) if name in taken]
         if clashing and value != before.get(key):
             messages = [f'"{name}" is already in use' for name in clashing]
             text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
-            problem = reason, text  # the last problem is reported
+            problem = f'{key[0].upper()}{key[1:]}Conflict', text  # the last one is reported
             value = before.get(key)
         if value or (clashing and value is not None):
             accepted[key] = value
 
-    if problem:
-        names_accepted = ('NamesAccepted', 'False', *problem)
-        established = ('Established', 'False', 'NotAccepted', "not all names are accepted")
-    else:
-        names_accepted = ('NamesAccepted', 'True', 'NoConflicts', "no conflicts found")
-        established = ('Established', 'True', 'InitialNamesAccepted',
-                       "the initial names have been accepted")
-    conditions = list(status.get('conditions') or [])
-    statuses.set_condition(conditions, now, *names_accepted)
+    told = [('NamesAccepted', 'False', *problem) if problem else
+            ('NamesAccepted', 'True', 'NoConflicts', "no conflicts found")]
     if not is_established(crd):
-        statuses.set_condition(conditions, now, *established)
-    if crd['metadata'].get('deletionTimestamp') and is_established(crd):
-        statuses.set_condition(conditions, now, 'Terminating', 'True', 'InstanceDeletionInProgress',
-                       "CustomResource deletion is in progress")
-
+        told.append(
+            ('Established', 'False', 'NotAccepted', "not all names are accepted") if problem else
+            ('Established', 'True', 'InitialNamesAccepted', "the initial names have been accepted"))
+    elif crd['metadata'].get('deletionTimestamp'):
+        told.append(('Terminating', 'True', 'InstanceDeletionInProgress',
+                     "CustomResource deletion is in progress"))
+    conditions = list(status.get('conditions') or [])
+    for condition in told:
+        statuses.set_condition(conditions, now, *condition)
     return {
         **status,
         'conditions': conditions,
