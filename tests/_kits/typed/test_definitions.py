@@ -37,7 +37,7 @@ def library(request):
 def test_schemas_are_structural(library):
     schema = get_schema(declared.define(library))
     assert structure.validate_structure(schema, 'schema') == []
-    assert structure.find_unrecognized_formats(schema) == []
+    assert list(structure.find_unrecognized_formats(schema)) == []
 
 
 def test_the_same_fields_have_the_same_schema_in_each_library():
