@@ -116,9 +116,8 @@ def apply(
     if 'managedFields' in (applied.get('metadata') or {}):
         raise statuses.BadRequest("metadata.managedFields must be nil")
     typechecks.verify(schema, applied, api_version)
-    excluded = set(without)
     whole = applied
-    applied = {key: value for key, value in applied.items() if key not in excluded}
+    applied = statuses.omit(whole, *without)
 
     own = managers.Manager(manager, 'Apply', subresource)
     entries = (live or {}).get('metadata', {}).get('managedFields') or ()
@@ -171,19 +170,15 @@ def apply(
 
 
 def _conflict(conflicts: dict[managers.Manager, fieldsets.FieldSet]) -> statuses.Conflict:
-    causes, lines = [], []
-    for manager in sorted(conflicts, key=lambda manager: manager.shown):
-        fields = list(fieldsets.iterate(conflicts[manager]))
-        lines.append((manager.shown, fields))
-        causes += [
-            statuses.Cause('FieldManagerConflict', field, f"conflict with {manager.shown}")
-            for field in fields
-        ]
+    told = sorted((manager.shown, list(fieldsets.iterate(fields)))
+                  for manager, fields in conflicts.items())
+    causes = [statuses.Cause('FieldManagerConflict', field, f"conflict with {shown}")
+              for shown, fields in told for field in fields]
     if len(causes) == 1:
-        (shown, [field]), = lines
+        (shown, [field]), = told
         text = f"conflict: conflict with {shown}: {field}"
     else:
         text = "conflicts: " + '\n'.join(
             f"conflicts with {shown}:\n" + '\n'.join(f"- {field}" for field in fields)
-            for shown, fields in lines)
+            for shown, fields in told)
     return statuses.Conflict.of_managers(f"Apply failed with {len(causes)} {text}", causes)
