@@ -98,16 +98,10 @@ def labels_text(selector: Mapping[str, Any] | None) -> str:
     parts = [f'{key}={value}' for key, value in (selector.get('matchLabels') or {}).items()]
     for expression in selector.get('matchExpressions') or ():
         key, values = expression.get('key', ''), ','.join(sorted(expression.get('values') or ()))
-        match expression.get('operator'):
-            case 'In':
-                parts.append(f'{key} in ({values})')
-            case 'NotIn':
-                parts.append(f'{key} notin ({values})')
-            case 'Exists':
-                parts.append(key)
-            case 'DoesNotExist':
-                parts.append(f'!{key}')
-    return ','.join(sorted(parts, key=lambda part: part.lstrip('!')))
+        texts = {'In': f'{key} in ({values})', 'NotIn': f'{key} notin ({values})',
+                 'Exists': key, 'DoesNotExist': f'!{key}'}
+        parts.append(texts.get(expression.get('operator', ''), ''))
+    return ','.join(sorted(filter(None, parts), key=lambda part: part.lstrip('!')))
 
 
 class _Parser:
