@@ -99,10 +99,9 @@ def delete_entry(
     finalizers = _finalizers(metadata.get('finalizers') or [], deletion.policy)
     if kind.resource == CRDS and CRD_CLEANUP not in finalizers and cluster.is_served(obj):
         finalizers.append(CRD_CLEANUP)
+    metadata.pop('finalizers', None)
     if finalizers:
         metadata['finalizers'] = finalizers
-    else:
-        metadata.pop('finalizers', None)
     grace = _grace(kind, obj, deletion.grace)
     if grace and cluster.origin.get(kind.resource, entry.key) is not None:
         grace = 0  # it runs elsewhere, where nobody hears of its deletion
