@@ -4,7 +4,7 @@ Metadata of objects: their names, labels, annotations, finalizers, owners, and h
 It is expected to be decoded: of the proper types, with no unknown fields, no nulls.
 """
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import kinds, naming, statuses, wordings
@@ -21,6 +21,10 @@ IMMUTABLES = (
 )
 
 Meta = Mapping[str, Any]
+
+_NAMES: Mapping[str, Callable[[str], list[str]]] = {
+    'label': naming.check_label, 'segment': naming.check_segment, 'any': lambda name: []}
+"""How names are checked that are no subdomains."""
 
 
 def generate_name(prefix: str, rng: random.Random) -> str:
@@ -77,14 +81,8 @@ def warn(meta: Meta, old: Meta, kind: kinds.Kind) -> list[str]:
 
 
 def check_name(name: str, kind: kinds.Kind) -> list[str]:
-    named = kinds.get_traits(kind.resource).get('named')
-    if named == 'label':
-        return naming.check_label(name)
-    if kind.group == 'rbac.authorization.k8s.io':
-        return naming.check_segment(name)
-    if named == 'any':
-        return []
-    return naming.check_subdomain(name)
+    check = _NAMES.get(kinds.get_traits(kind.resource).get('named', ''), naming.check_subdomain)
+    return check(name)
 
 
 def _validate_names(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
