@@ -51,8 +51,8 @@ class Patch:
                 old, self._patch, definitions.schema_of(kind))
 
         def rejected(why: str) -> APIError:
-            encode = encoding.encode_sorted if kind.custom else encoding.encode
-            return Invalid.on('', '', '', [wordings.invalid('patch', encode(made).decode(), why)])
+            text = encoding.encode(made, sort_keys=kind.custom).decode()
+            return Invalid.on('', '', '', [wordings.invalid('patch', text, why)])
 
         if not isinstance(made, dict):
             raise rejected(wordings.not_decoded(made, f"value of type {kind.kind}"))

@@ -14,7 +14,7 @@ from kopf._kits.sandbox import conversions, encoding, objects, reading, tables
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.statuses import APIError, Expired, Obj
+from kopf._kits.sandbox.statuses import APIError, Expired
 from kopf._kits.sandbox.storage import Change, TooOld
 
 BOOKMARK_PERIOD = 60.0
@@ -192,17 +192,15 @@ class Watch:
         metadata: dict[str, Any] = {'resourceVersion': str(self._reach())}
         if initial:
             metadata['annotations'] = _INITIAL_END
-        obj: Obj
         if self._request.accepted.shape == 'Table':
-            obj = tables.Maker(self._request, self._cluster.clock()).table(
-                [], metadata, headed=False)
-        elif self._request.accepted.shape:
-            obj = tables.partial({'metadata': metadata}, self._request.accepted.version)
+            table = tables.Maker(self._request, self._cluster.clock())
+            raw = encoding.encode(table.table([], metadata, headed=False))
         else:
             obj = {'kind': self.kind.kind, 'apiVersion': self.kind.api_version,
                    'metadata': metadata}
-        encode = encoding.encode_sorted if self.kind.custom else encoding.encode
-        return b'{"type":"BOOKMARK","object":%s}\n' % encode(obj)
+            raw = reading.shaped(self._cluster, self._request,
+                                 encoding.encode(obj, sort_keys=self.kind.custom))
+        return b'{"type":"BOOKMARK","object":%s}\n' % raw
 
 
 def error_line(error: APIError) -> bytes:
