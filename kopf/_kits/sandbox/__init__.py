@@ -13,8 +13,7 @@ bytes. `establishing` and `collecting` do what the controllers of a cluster do a
 what requests have changed.
 
 Known differences from a real API: responses are never protobuf. Over plain HTTP, clients without
-credentials have all permissions, because clients send no credentials there. Conversion webhooks,
-custom admission policies, quotas, and aggregated APIs are stored, but have no effect. Webhooks
-cannot be called by services, because no pods run. Schemas have no descriptions. Objects have at
-most 250 levels.
+credentials have all permissions, because clients send no credentials there. Custom admission
+policies, quotas, and aggregated APIs are stored, but have no effect. Webhooks cannot be called by
+services, because no pods run. Schemas have no descriptions. Objects have at most 250 levels.
 """
