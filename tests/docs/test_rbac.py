@@ -16,7 +16,7 @@ PAGE = (snippets.DOCS / 'rbac.md').read_text()
 def test_features_are_those_of_the_code():
     rows = [tuple(line.strip('| ').split(' | ')) for line in PAGE.splitlines()
             if re.match(r'\| [a-z].*\|$', line)]
-    assert all(row[:2] for row in rows)  # what it is for, and who uses it
+    assert all(all(row[:2]) for row in rows)  # what it is for, and who uses it
     assert [row[2:] for row in rows] == [
         ('resource', 'verbs', 'where'),
         *((f'`{feature.resource}`',
